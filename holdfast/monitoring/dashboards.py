@@ -45,6 +45,15 @@ def _stat(title: str, query: str, unit: str = "") -> PanelSpec:
     return PanelSpec(title, ((query, ""),), unit, "stat", 4)
 
 
+def _quantile(part: float, change: str) -> str:
+    """Of classic buckets or, where Prometheus takes native histograms, of those."""
+    classic = change.replace("_seconds{", "_seconds_bucket{")
+    return (
+        f"histogram_quantile({part}, sum by (le) ({classic})) "
+        f"or histogram_quantile({part}, sum({change}))"
+    )
+
+
 NODE, GPU = "{{node}}", "{{node}} {{gpu}}"
 RATE = "$__rate_interval"
 BY_JOB = f"by ({JOB_LABEL})"
@@ -89,8 +98,7 @@ JOB = (
         "Step time",
         tuple(
             (
-                f"histogram_quantile({quantile}, sum by (le) "
-                f"(rate(holdfast_step_duration_seconds_bucket{{$S}}[{RATE}])))",
+                _quantile(quantile, f"rate(holdfast_step_duration_seconds{{$S}}[{RATE}])"),
                 name,
             )
             for quantile, name in ((0.5, "median"), (0.99, "99th percentile"))
@@ -142,8 +150,7 @@ INCIDENT = (
         "Time to detect and to recover, 9 of 10",
         tuple(
             (
-                "histogram_quantile(0.9, sum by (le) "
-                f"(increase(holdfast_{what}_seconds_bucket{{$S}}[1d])))",
+                _quantile(0.9, f"increase(holdfast_{what}_seconds{{$S}}[1d])"),
                 what,
             )
             for what in ("detect", "recover")
@@ -305,7 +312,7 @@ def _panel(number: int, spec: PanelSpec, place: dict[str, int]) -> dict[str, Any
 
 def _described(spec: PanelSpec) -> str:
     named = dict.fromkeys(name for query, _ in spec.queries for name in METRIC.findall(query))
-    return "\n".join(f"{name}: {SCRAPED[name].help}" for name in named)
+    return "\n".join(f"{name}: {SCRAPED[name].help}" for name in named if name in SCRAPED)
 
 
 def unit_of(spec: PanelSpec) -> str:

@@ -183,3 +183,5 @@ METRICS: dict[str, MetricRow] = {row.name: row for rows in GROUPS.values() for r
 """All metrics by name, in the order of the reference."""
 SCRAPED: dict[str, MetricRow] = {row.scraped: row for row in METRICS.values()}
 """The same by the name in a query."""
+NATIVE: dict[str, MetricRow] = {r.name: r for r in METRICS.values() if r.kind == "histogram"}
+"""Histograms, by their names where Prometheus takes native ones."""

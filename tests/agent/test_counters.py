@@ -52,8 +52,9 @@ def test_every_step_of_rank_0_is_timed_but_for_the_first_of_an_attempt() -> None
     counters.stepped(1, [record(3, 11.0, samples=8, lr=0.2, mfu=0.4, own=7.0)])
     counters.stepped(1, [record(9, 99.0)])  # the ring was overwritten meanwhile
     counters.stepped(2, [record(3, 200.0), record(4, 203.0, lr=0.3)])
-    assert counters.step_s.sum_s == pytest.approx(4.0)
-    assert counters.step_s.buckets()[-1] == ("+Inf", 3.0)
+    facts = counters.step_s.facts()
+    assert facts.sum == pytest.approx(4.0)
+    assert facts.classic[-1] == (float("inf"), 3) and sum(facts.native.values()) == 3
     assert counters.samples == 24 and counters.logged == {"lr": 0.3}
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from docs.generate import DEPLOYED, ROOT
 from holdfast.monitoring.dashboards import DASHBOARDS, METRIC, PanelSpec, as_json, queries_of
-from holdfast.monitoring.table import METRICS, SCRAPED
+from holdfast.monitoring.table import METRICS, NATIVE, SCRAPED
 from tests.monitoring.prometheus import ask_promtool, promtool
 
 PANELS = [panel for panels in DASHBOARDS.values() for panel in panels]
@@ -23,7 +23,7 @@ def test_what_is_deployed_is_current(file: str) -> None:
 def test_a_panel_shows_what_is_served_of_the_chosen_jobs(panel: PanelSpec) -> None:
     for query, _ in panel.queries:
         used = METRIC.findall(query)
-        assert used and set(used) <= SCRAPED.keys()
+        assert used and set(used) <= SCRAPED.keys() | NATIVE.keys()
         assert query.count("$S") == len(used), "every metric is selected by job"
 
 
