@@ -173,13 +173,53 @@ INCIDENT = (
 )
 HARDWARE = (
     _one("GPU utilisation", "holdfast_gpu_utilization_ratio{$S}", GPU),
-    _one("GPU memory", "holdfast_gpu_memory_used_bytes{$S}", GPU),
+    _one(
+        "SM active (by dcgm-exporter)",
+        f"DCGM_FI_PROF_SM_ACTIVE * on (UUID) group_left (node, gpu, {JOB_LABEL}) "
+        "holdfast_gpu_info{$S}",
+        GPU,
+        "percentunit",
+    ),
+    _one(
+        "GPU memory",
+        "holdfast_gpu_memory_used_bytes{$S} / holdfast_gpu_memory_total_bytes{$S}",
+        GPU,
+        "percentunit",
+    ),
+    _one("GPU memory bandwidth", "holdfast_gpu_memory_utilization_ratio{$S}", GPU),
     _one("GPU temperature", "holdfast_gpu_temperature_celsius{$S}", GPU),
     _one("GPU power", "holdfast_gpu_power_watts{$S}", GPU),
     _one("Energy per hour", "increase(holdfast_gpu_energy_joules_total{$S}[1h])", GPU),
     _one("GPUs that slow themselves down", "holdfast_gpu_throttled{$S}", GPU),
+    _one("Reasons for low clocks", "holdfast_gpu_slow_clocks{$S} == 1", f"{GPU} {{{{reason}}}}"),
+    PanelSpec(
+        "Data of GPUs",
+        tuple(
+            (
+                f"rate(holdfast_gpu_{link}_{way}_bytes_total{{$S}}[{RATE}])",
+                f"{words} {way}, {GPU}",
+            )
+            for link, words in (("nvlink", "NVLink"), ("pcie", "PCIe"))
+            for way in ("sent", "received")
+        ),
+        "Bps",
+    ),
     _one("XID errors", "increase(holdfast_gpu_xid_errors_total{$S}[1h])", f"{GPU} XID {{{{xid}}}}"),
-    _one("Uncorrectable ECC errors", "holdfast_gpu_ecc_errors_total{$S}", GPU),
+    PanelSpec(
+        "ECC errors",
+        (
+            ("holdfast_gpu_ecc_errors_total{$S}", f"uncorrectable, {GPU}"),
+            ("holdfast_gpu_ecc_corrected_errors_total{$S}", f"corrected, {GPU}"),
+        ),
+    ),
+    PanelSpec(
+        "Errors of links of GPUs in an hour",
+        (
+            ("increase(holdfast_gpu_nvlink_errors_total{$S}[1h])", f"{{{{kind}}}}, {GPU}"),
+            ("increase(holdfast_gpu_pcie_replays_total{$S}[1h])", f"PCIe replays, {GPU}"),
+        ),
+        "short",
+    ),
     PanelSpec(
         "Links of GPUs",
         (
@@ -202,6 +242,30 @@ HARDWARE = (
             ("holdfast_cpu_throttled_ratio{$S}", f"limited, {NODE}"),
         ),
     ),
+    _one("Processors in use", f"rate(holdfast_cpu_seconds_total{{$S}}[{RATE}])", NODE, "short"),
+    PanelSpec(
+        "Memory",
+        (
+            ("holdfast_memory_used_bytes{$S}", f"used, {NODE}"),
+            ("holdfast_memory_limit_bytes{$S}", f"limit, {NODE}"),
+        ),
+    ),
+    PanelSpec(
+        "Data of disks and links",
+        (
+            (f"rate(holdfast_disk_read_bytes_total{{$S}}[{RATE}])", f"read, {NODE}"),
+            (f"rate(holdfast_disk_written_bytes_total{{$S}}[{RATE}])", f"written, {NODE}"),
+            *(
+                (
+                    f"rate(holdfast_{link}_{way}_bytes_total{{$S}}[{RATE}])",
+                    f"{way}, {{{{node}}}} {{{{device}}}}",
+                )
+                for link in ("link", "rdma")
+                for way in ("sent", "received")
+            ),
+        ),
+        "Bps",
+    ),
     _one("Free on disks", "holdfast_disk_free_bytes{$S}", "{{node}} {{folder}}"),
     _one("Disks", "holdfast_disk_used_ratio{$S}", "{{node}} {{folder}}"),
     PanelSpec(
@@ -210,6 +274,7 @@ HARDWARE = (
             ("increase(holdfast_link_errors_total{$S}[1h])", "{{node}} {{device}}"),
             ("increase(holdfast_link_drops_total{$S}[1h])", "{{node}} {{device}} drops"),
             ("increase(holdfast_rdma_errors_total{$S}[1h])", "{{node}} {{device}} RDMA"),
+            ("increase(holdfast_rdma_retries_total{$S}[1h])", "{{node}} {{device}} retries"),
         ),
         "short",
     ),

@@ -71,9 +71,12 @@ def test_a_node_serves_every_metric_of_an_agent_and_no_other() -> None:
     counters = NodeCounters()
     counters.looked(1, [report(0, 4, tokens=40)])
     counters.stepped(1, [record(1, 1.0), record(2, 2.0, lr=0.1, samples=4, mfu=0.5, own=3)])
-    readings = [Reading(kind, 50.0, "it") for kind in SERIES]
+    devices = {
+        kind: " ".join(["it", "of-it"][: len(one.label.split())]) for kind, one in SERIES.items()
+    }
+    readings = [Reading(kind, 50.0, device) for kind, device in devices.items()]
     health = Health(
-        name="n", registered=True, connected=True, attempt=1, workers=1, counters=counters,
+        name="n", machine="m", registered=True, connected=True, attempt=1, workers=1, counters=counters,
         readings=readings, xids={("gpu-0", 79): 2}, step=4, step_ago_s=10.0,
     )  # fmt: skip
     named = {family.name for family in figures(health, 1000.0).collect()}
@@ -84,5 +87,8 @@ def test_a_node_serves_every_metric_of_an_agent_and_no_other() -> None:
     assert (
         found["holdfast_gpu_xid_errors_total[('gpu', 'gpu-0'), ('node', 'n'), ('xid', '79')]"] == 2
     )
+    errors = "holdfast_gpu_nvlink_errors_total[('gpu', 'it'), ('kind', 'of-it'), ('node', 'n')]"
+    assert found[errors] == 50.0
+    assert found["holdfast_node_info[('machine', 'm'), ('node', 'n')]"] == 1
     pressure = "holdfast_memory_pressure_ratio[('node', 'n'), ('of', 'it')]"
     assert found[pressure] == pytest.approx(0.5), "percent is no base unit"
