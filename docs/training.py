@@ -15,6 +15,7 @@ TRAIN = (  # what holdfast.train exports, in the order of a script
     ("data.py", "loader"),
     ("data.py", "Loader"),
     ("flops.py", "count_flops"),
+    ("update_ratio.py", "update_ratio"),
 )
 
 

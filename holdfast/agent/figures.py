@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.agent.counters import MFU, NO_METRIC, RATE_NAMES, NodeCounters
+from holdfast.agent.counters import MFU, NO_METRIC, RATE_NAMES, UPDATE_RATIO, NodeCounters
 from holdfast.detection.health import GPU, Reading
 from holdfast.scrape import Exposition
 
@@ -98,6 +98,7 @@ def _add_work(found: Exposition, counters: NodeCounters) -> None:
     rate = next((logged[name] for name in RATE_NAMES if name in logged), None)
     found.add("holdfast_learning_rate", rate)
     found.add("holdfast_mfu_ratio", logged.get(MFU))
+    found.add("holdfast_update_to_weight_ratio", logged.get(UPDATE_RATIO))
     for name, value in logged.items():
         if name not in NO_METRIC:
             found.add("holdfast_script_metric", value, name=name)

@@ -107,6 +107,7 @@ JOB = (
     BUCKETS,
     _one("Model FLOPs utilisation", "holdfast_mfu_ratio{$S}", NODE),
     _one("Learning rate", "holdfast_learning_rate{$S}", NODE),
+    _one("Update-to-weight ratio", "holdfast_update_to_weight_ratio{$S}", NODE, "none"),
     PanelSpec(
         "Waits of a worker",
         (

@@ -142,6 +142,10 @@ _WORKERS = (
         "gauge", "mfu_ratio",
         "Model FLOPs utilisation of rank 0: `flops` that it logs, by the GPU's peak.",
     ),
+    _node(
+        "gauge", "update_to_weight_ratio",
+        "What rank 0 logged last as `update_ratio`: how far the optimizer moves the weights.",
+    ),
     _node("gauge", "script_metric", "Other numbers that rank 0 logs, 32 at most.", "name"),
 )  # fmt: skip
 _GPUS = (

@@ -70,14 +70,16 @@ def series(health: Health) -> dict[str, float]:
 def test_a_node_serves_every_metric_of_an_agent_and_no_other() -> None:
     counters = NodeCounters()
     counters.looked(1, [report(0, 4, tokens=40)])
-    counters.stepped(1, [record(1, 1.0), record(2, 2.0, lr=0.1, samples=4, mfu=0.5, own=3)])
+    counters.stepped(
+        1, [record(1, 1.0), record(2, 2.0, lr=0.1, samples=4, mfu=0.5, update_ratio=1e-3, own=3)]
+    )
     devices = {
         kind: " ".join(["it", "of-it"][: len(one.label.split())]) for kind, one in SERIES.items()
     }
     readings = [Reading(kind, 50.0, device) for kind, device in devices.items()]
     health = Health(
-        name="n", machine="m", registered=True, connected=True, attempt=1, workers=1, counters=counters,
-        readings=readings, xids={("gpu-0", 79): 2}, step=4, step_ago_s=10.0,
+        name="n", machine="m", registered=True, connected=True, attempt=1, workers=1,
+        counters=counters, readings=readings, xids={("gpu-0", 79): 2}, step=4, step_ago_s=10.0,
     )  # fmt: skip
     named = {family.name for family in figures(health, 1000.0).collect()}
     assert named == {row.name for row in METRICS.values() if row.server == "agent"}
