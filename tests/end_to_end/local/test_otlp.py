@@ -1,5 +1,6 @@
 """Real jobs whose incidents are exported to a real receiver of OpenTelemetry."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -58,6 +59,8 @@ def test_an_incident_is_a_trace_whose_spans_are_its_bill_and_a_failed_job_is_an_
     assert last.status.code == last.status.STATUS_CODE_ERROR and "failed" in last.status.message
     assert attributes(last.attributes)["holdfast.ladder.step"] == "give-up"
     assert b"geheimnis" not in b"".join(one.SerializeToString() for _, one in receiver.got)
+    logs = [json.loads(line) for line in holdfast("logs", job.name, "--json").stdout.splitlines()]
+    assert {line["trace_id"] for line in logs} == {last.trace_id.hex()}, "of the newest attempt"
     ended = [record for record in receiver.logs() if record.event_name == "holdfast.ended"]
     assert [record.severity_text for record in ended] == ["ERROR"]
     told = [r for r in receiver.logs() if r.event_name == "holdfast.incident"]
