@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 import jsonschema_rs
+import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 from kubernetes_validate.utils import schema_contents  # type: ignore[import-untyped]
