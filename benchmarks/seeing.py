@@ -126,8 +126,8 @@ def an_agent() -> Callable[[], ScrapePage]:
         for number in range(devices.get(series.label.partition(" ")[0], 1))
     ]
     health = Health(
-        name="node", machine="m", registered=True, connected=True, attempt=1, workers=8, counters=counters,
-        readings=readings, xids={}, step=9,
+        name="node", machine="m", registered=True, connected=True, attempt=1, workers=8,
+        counters=counters, readings=readings, xids={}, step=9,
     )  # fmt: skip
     return lambda: figures(health, time.time()).page(MODERN)
 

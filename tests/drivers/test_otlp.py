@@ -1,12 +1,19 @@
 """Traces and logs on their way to a real receiver: one that answers, refuses, hangs or is away."""
 
+import asyncio
 import logging
+import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.controller import IncidentRecord, Limits, State
+from holdfast.drivers import records
+from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.otlp import export_queue, telemetry
 from holdfast.drivers.otlp.export_queue import ExportQueue
 from holdfast.drivers.otlp.ids import span_id, trace_id, written
@@ -178,6 +185,80 @@ def test_only_the_tasks_of_a_job_are_listened_to(capsys: pytest.CaptureFixture[s
     LISTENER.reset(token)
     say("b")
     assert heard == ["a"] and capsys.readouterr().err == "holdfast: a\nholdfast: b\n"
+
+
+def exported(folder: Path, change: Callable[[State], None], **otlp: object) -> None:
+    """The life of a controller of a job in this folder, whose state is changed like this."""
+    job = job_from_dict({"name": "gpt", "script": "t.py", "otlp": otlp}, where="test")
+    if not folder.exists():
+        os.close(records.create(job, folder, now=JOB.started_ms / 1000))
+    path = folder / records.JOURNAL
+    state = State(limits=Limits(node_count=1), attempt=1)
+    books = JobBooks("gpt", path, state, time.time, dict)
+
+    async def life() -> None:
+        it = telemetry.Telemetry(job, state, books, path)
+        it.begin()
+        change(state)
+        await it.close()
+
+    asyncio.run(life())
+
+
+def has_failed(state: State) -> None:
+    """A node was lost, and training went on."""
+    record = IncidentRecord(
+        id=1, cause="node-lost", summary="it was lost", node="n", rank=None, attempt=1, step=3,
+        started_at=10.0, detected_at=11.0, ended_at=12.0, nodes=[f"n-{i}" for i in range(100)],
+    )  # fmt: skip
+    state.incidents.append(record)
+
+
+def test_what_was_taken_is_known_to_the_next_controller_of_this_life_and_no_other(
+    tmp_path: Path, receiver: OtlpReceiver
+) -> None:
+    folder = tmp_path / "gpt"
+    exported(folder, has_failed, endpoint=receiver.url)
+    (root,) = receiver.roots()
+    assert root.trace_id.hex() == written(JOB.trace(1))
+    assert (root.start_time_unix_nano, root.end_time_unix_nano) == (10 * 10**9, 12 * 10**9)
+    assert len(attributes(root.attributes)["holdfast.blame"]) == 32, "bounded"
+    exported(folder, has_failed, endpoint=receiver.url)
+    assert len(receiver.roots()) == 1
+    kept = folder / telemetry.FILE
+    kept.write_text(kept.read_text().replace(str(JOB.started_ms), "7"))  # the job has begun again
+    exported(folder, has_failed, endpoint=receiver.url)
+    assert len(receiver.roots()) == 2
+
+
+def test_settings_that_the_exporters_cannot_use_keep_no_controller_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "nobody")
+    exported(tmp_path / "gpt", has_failed)
+    assert "otlp: nothing is exported: RuntimeError: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "otlp", "said"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", {}, "is grpc, and only http/protobuf is spoken"),
+        ("NOTHING", "", {"headers_secret": {"name": "a", "key": "b"}}, "HEADERS is not set"),
+    ],
+)
+def test_what_is_asked_for_and_cannot_be_had_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    value: str,
+    otlp: dict[str, Any],
+    said: str,
+) -> None:
+    monkeypatch.setenv(variable, value)
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_HEADERS", raising=False)
+    sending(**otlp).close(PATIENCE_S)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("holdfast: otlp: ") and said in line
 
 
 def test_a_job_that_asks_for_what_is_not_installed_is_refused(

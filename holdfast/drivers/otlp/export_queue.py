@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-QUEUE = 2000  # records that wait
-BATCH = 200  # records of a request
+QUEUE = 1000  # records that wait
+BATCH = 100  # records of a request
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
 GIVE_UP_S = 600.0  # after which a batch is dropped: one that is refused must not stop all others
 _URL = re.compile(r"\s*with url: \S+")  # may contain a token

@@ -8,7 +8,7 @@ service, so secrets are taken out of it.
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,9 +37,10 @@ from holdfast.drivers.otlp.traces import (
 from holdfast.drivers.talk import say_aside
 from holdfast.masking import masker
 from holdfast.spec import Job
-from holdfast.spec.otlp import Otlp, Signal
+from holdfast.spec.otlp import HEADERS_VARIABLE, Otlp, Signal
 
 SCOPE = InstrumentationScope("holdfast", __version__)
+SPOKEN = "http/protobuf"
 DEFAULT_ENDPOINT = "http://localhost:4318"
 ITSELF = ("opentelemetry", "urllib3", "requests")  # whose log would feed itself
 
@@ -50,6 +51,8 @@ class Sending:
 
     def __init__(self, job: Job, identity: JobIdentity, taken: Callable[[set[int]], None]) -> None:
         assert job.otlp is not None
+        for words in _unheeded(job.otlp):
+            say_aside(f"otlp: {words}")
         self._id, self._taken = identity, taken
         self._mask = masker({**os.environ, **job.env})
         self._resource = resource_of(job.name, os.environ)
@@ -78,7 +81,7 @@ class Sending:
     def incident(self, trace: IncidentTrace) -> None:
         """An incident that is over."""
         if self._traces is not None:
-            self._traces.put(self._spans(trace))
+            self._traces.put([self._spans(trace)])
 
     def notice(self, notice: Notice) -> None:
         """An incident has begun or is over, the job waits, or has ended."""
@@ -134,14 +137,16 @@ class Sending:
         )
         self._logs.put([ReadableLogRecord(record, self._resource, SCOPE)])
 
-    def _trace_queue(self, otlp: Otlp) -> ExportQueue[ReadableSpan]:
+    def _trace_queue(self, otlp: Otlp) -> ExportQueue[list[ReadableSpan]]:
+        """Of whole traces: one that is dropped is dropped with all its spans."""
         exporter = trace_exporter.OTLPSpanExporter(_endpoint(otlp, "traces"), headers=otlp.headers)
 
-        def export(spans: Sequence[ReadableSpan]) -> bool:
+        def export(traces: Sequence[list[ReadableSpan]]) -> bool:
+            spans = [span for trace in traces for span in trace]
             return exporter.export(spans) is SpanExportResult.SUCCESS
 
-        def taken(spans: Sequence[ReadableSpan]) -> None:
-            roots = (span.attributes or {} for span in spans if span.parent is None)
+        def taken(traces: Sequence[list[ReadableSpan]]) -> None:
+            roots = (trace[0].attributes or {} for trace in traces)
             numbers = (root["holdfast.incident"] for root in roots)
             self._taken({number for number in numbers if isinstance(number, int)})
 
@@ -245,6 +250,15 @@ def _words(otlp: Otlp, signal: Signal) -> str:
     except ValueError:
         place = None
     return f"otlp {signal} ({place or 'its endpoint is not valid'})"
+
+
+def _unheeded(otlp: Otlp) -> Iterator[str]:
+    """What was asked for and cannot be had."""
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", SPOKEN)
+    if protocol != SPOKEN:
+        yield f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}, and only {SPOKEN} is spoken"
+    if otlp.headers_secret is not None and not os.environ.get(HEADERS_VARIABLE):
+        yield f"headers_secret: {HEADERS_VARIABLE} is not set; requests go without its headers"
 
 
 def _is_on(otlp: Otlp, signal: Signal) -> bool:

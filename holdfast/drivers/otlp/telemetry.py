@@ -38,8 +38,9 @@ EVERY_NOTICE = Notify(url="http://otlp", after_s=0.001, at_most_per_hour=3600)
 
 
 class TelemetryTold(msgspec.Struct, kw_only=True):
-    """What a receiver knows already."""
+    """What a receiver knows already, of the life of the job that began then."""
 
+    started_ms: int = 0
     traces: set[int] = set()
     """Incidents whose spans it has taken."""
     logs: ToldOf = msgspec.field(default_factory=ToldOf)
@@ -71,12 +72,12 @@ class Telemetry:
     def __init__(self, job: Job, state: State, books: JobBooks, journal_path: Path) -> None:
         self._job, self._state, self._books = job, state, books
         self._journal, self._file = journal_path, journal_path.parent / FILE
-        self._told, self._kept = _known(self._file), ""
+        price = job.cost.gpu_hour if job.cost is not None else None
+        self._id = JobIdentity(job.name, books.ledger().start_ms, price)
+        self._told, self._kept = _known(self._file, self._id.started_ms), ""
         self._given: set[int] = set()  # incidents whose spans wait, or are taken
         self._moments = Moments()
         self._notices = Notices(job.name, EVERY_NOTICE, self._told.logs)
-        price = job.cost.gpu_hour if job.cost is not None else None
-        self._id = JobIdentity(job.name, books.ledger().start_ms, price)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: Sending | None = None
@@ -88,9 +89,6 @@ class Telemetry:
         if not is_installed():  # a controller's image; `holdfast run` refuses
             say_aside("otlp: OpenTelemetry is not installed here: nothing is exported")
             return
-        from holdfast.drivers.otlp.sending import Sending
-
-        self._resume()
         loop = asyncio.get_running_loop()
 
         def taken(incidents: set[int]) -> None:
@@ -98,7 +96,14 @@ class Telemetry:
             with suppress(RuntimeError):  # the loop is closed: `close` has waited long enough
                 loop.call_soon_threadsafe(self._changed.set)
 
-        self._sending = Sending(self._job, self._id, taken)
+        try:
+            from holdfast.drivers.otlp.sending import Sending
+
+            self._sending = Sending(self._job, self._id, taken)
+        except Exception as error:  # of a variable that the exporters cannot use
+            say_aside(f"otlp: nothing is exported: {type(error).__name__}: {error}")
+            return
+        self._resume()
         LISTENER.set(self._said)
         self._task = asyncio.create_task(keep_running("exporting", self._run, say_aside))
 
@@ -112,7 +117,10 @@ class Telemetry:
         """Export the end, if it has come, and what waits; within a bound."""
         if self._task is None or self._sending is None:
             return
-        self._look()
+        try:
+            self._look()
+        except Exception as error:  # the end of a job does not hang on what is told of it
+            say_aside(f"otlp: the end is not exported: {type(error).__name__}: {error}")
         LISTENER.set(None)
         self._task.cancel()
         await asyncio.to_thread(self._sending.close, LAST_S)
@@ -120,7 +128,8 @@ class Telemetry:
 
     def _resume(self) -> None:
         """Where nothing is known of what was taken, what is over counts as such."""
-        if not self._file.exists():
+        if not self._told.started_ms:
+            self._told.started_ms = self._id.started_ms
             self._told.traces = {one.id for one in self._state.incidents if one.ended_at}
         self._notices.resume(self._state)
         if any(one.id not in self._told.traces for one in self._state.incidents):
@@ -168,9 +177,11 @@ class Telemetry:
             self._sending.line(text, incident.id if incident is not None else None)
 
 
-def _known(file: Path) -> TelemetryTold:
-    """What receivers have taken from former controllers; nothing if that is not known."""
+def _known(file: Path, started_ms: int) -> TelemetryTold:
+    """What receivers have taken from former controllers of this life of the job; nothing if that is
+    not known."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=TelemetryTold)
+        found = msgspec.json.decode(file.read_bytes(), type=TelemetryTold)
     except (OSError, msgspec.MsgspecError):
         return TelemetryTold()
+    return found if found.started_ms == started_ms else TelemetryTold()

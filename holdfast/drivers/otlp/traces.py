@@ -17,6 +17,7 @@ from holdfast.goodput import Ledger
 Value = str | int | float | bool | Sequence[str]
 Attributes = Mapping[str, Value]
 HOUR_S = 3600.0
+NAMES_MAX = 32  # of nodes, in one attribute
 FAILED = (Outcome.FAILED, Outcome.GAVE_UP)
 
 
@@ -85,7 +86,12 @@ class Moments:
                 self._add(entry.at, "verdict", {**said, **rank})
             case EvidenceTaken() as event:
                 nodes = [one.node for one in event.found]
-                told: Attributes = {"holdfast.nodes": nodes, "holdfast.missing": event.missing}
+                told: Attributes = {
+                    "holdfast.nodes": nodes[:NAMES_MAX],
+                    "holdfast.nodes_count": len(nodes),
+                    "holdfast.missing": event.missing[:NAMES_MAX],
+                    "holdfast.missing_count": len(event.missing),
+                }
                 self._add(entry.at, "evidence", told)
             case AttemptStopped() as event:
                 self._add(entry.at, "attempt stopped", {"holdfast.attempt": event.attempt})
@@ -152,7 +158,7 @@ def _what(incident: IncidentRecord) -> Attributes:
         "holdfast.verdict": incident.cause,
         "holdfast.confidence": incident.confidence,
         "holdfast.summary": incident.summary,
-        "holdfast.blame": [*dict.fromkeys((incident.node, *incident.nodes))],
+        "holdfast.blame": [*dict.fromkeys((incident.node, *incident.nodes))][:NAMES_MAX],
         "holdfast.node": incident.node,
         "holdfast.rank": incident.rank,
         "holdfast.attempt": incident.attempt,
