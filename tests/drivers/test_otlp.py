@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,16 +164,20 @@ def test_a_batch_that_is_never_taken_is_given_up_for_the_next(
         monkeypatch.setattr(export_queue, name, value)
     said: list[str] = []
     taken: list[int] = []
-    box = ExportQueue[int](
-        "it", lambda batch: 7 not in batch, "tests.nobody", said.append, taken.extend
-    )
+
+    def export(batch: Sequence[int]) -> bool:
+        if 7 in batch:
+            raise ValueError("seven")
+        return True
+
+    box = ExportQueue[int]("it", export, "tests.nobody", said.append, taken.extend)
     box.put([1, 7, 2])
     box.begin()
     assert until(lambda: taken == [1, 2])
     box.end()
     box.close(PATIENCE_S)
     assert said == [
-        "it: not taken; retrying",
+        "it: ValueError: seven; retrying",
         "it: delivered again; 1 records were dropped meanwhile",
     ]
 

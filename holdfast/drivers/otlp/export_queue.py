@@ -93,8 +93,7 @@ class ExportQueue(Generic[Record]):
         """Again and again, with growing pauses, until it is taken or is given up."""
         began, pause_s = time.monotonic(), FIRST_PAUSE_S
         while True:
-            self._words.forget()
-            if self._export(batch):
+            if self._is_taken(batch):
                 self._back()
                 return True
             if not self._away:
@@ -108,6 +107,15 @@ class ExportQueue(Generic[Record]):
                     return False
                 self._changed.wait_for(lambda: self._closing, pause_s)
             pause_s = min(LAST_PAUSE_S, 2 * pause_s)
+
+    def _is_taken(self, batch: Sequence[Record]) -> bool:
+        """Whatever an exporter does, the thread goes on."""
+        self._words.forget()
+        try:
+            return self._export(batch)
+        except Exception as error:
+            self._words.text = f"{type(error).__name__}: {error}"
+            return False
 
     def _back(self) -> None:
         """The receiver takes something."""
