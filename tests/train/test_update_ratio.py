@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from holdfast.train import update_ratio
 from tests.patience import PATIENCE_S
-from tests.train.cluster import FORKS
+from tests.train.forks import FORKS
 
 
 def test_it_is_the_norm_of_the_change_by_that_of_the_weights_before() -> None:
