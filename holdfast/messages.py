@@ -37,10 +37,11 @@ from holdfast.events import (
     WorkerExited,
 )
 from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach
+from holdfast.profiles import AskProfile, ProfileReply, ProfileTaken, TakeProfile
 from holdfast.stacks import StackGroup
 from holdfast.versions import FIRST, Version, When
 
-PROTOCOL = 8
+PROTOCOL = 9
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -526,6 +527,7 @@ Question = (
     | RepeatStep
     | PrepareVersion
     | CodePart
+    | TakeProfile
 )
 Answer = (
     FromReplica
@@ -538,11 +540,14 @@ Answer = (
     | StepRepeated
     | VersionPrepared
     | AskCode
+    | ProfileTaken
 )
-FromClient = StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks | AskReplay
+FromClient = (
+    StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks | AskReplay | AskProfile
+)
 ToController = Hello | Fact | Report | Answer | FromClient
 ToAgent = Welcome | Ack | Start | Stop | UseVersion | Leave
-ToClient = StatusReply | StacksReply | ChecksReply | ReplayReply | Done
+ToClient = StatusReply | StacksReply | ChecksReply | ReplayReply | ProfileReply | Done
 
 # ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────
 

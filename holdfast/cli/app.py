@@ -24,6 +24,7 @@ from holdfast.cli import (
     nodes,
     operator,
     plan,
+    profile,
     render,
     replay,
     resume,
@@ -84,6 +85,7 @@ app.command("logs")(logs.logs)
 app.command("why")(why.why)
 app.command("incidents")(incidents.incidents)
 app.command("stacks")(stacks.stacks)
+app.command("profile")(profile.profile)
 app.command("chaos")(chaos.chaos)
 app.command("goodput")(goodput.goodput)
 app.command("stop")(stop.stop)

@@ -204,7 +204,9 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     assert "holdfast why gpt --on kubernetes" in ended.stderr
 
 
-def test_the_nodes_of_a_job_in_a_cluster_repeat_a_step_and_it_goes_on(site: Site) -> None:
+def test_the_nodes_of_a_job_in_a_cluster_are_profiled_and_repeat_a_step_and_it_goes_on(
+    site: Site,
+) -> None:
     claim = {"metadata": {"name": "disk"}, "spec": {}}
     site.it.do(lambda it: it.store.create(CLAIMS, "default", claim))
     saves = {"shared": {"path": "/saved", "pvc": "disk", "every_s": 1}}
@@ -220,6 +222,12 @@ def test_the_nodes_of_a_job_in_a_cluster_repeat_a_step_and_it_goes_on(site: Site
         return any(tier["step"] for tier in now["checkpoints"]) and (now["step"] or 0) > 30
 
     site.until(has_saved)
+    [measured] = site.answer("profile", "gpt", "--steps", "2")["ranks"]
+    assert measured["steps"] == 2 and measured["parts"]["compute"] > 0, measured
+    shown = site.holdfast("profile", "gpt", "--steps", "1")
+    assert "try first: " in shown.stdout and "kubectl exec POD_OF_gpt" in shown.stderr, shown
+    copied = site.holdfast("profile", "gpt", "--output", str(site.folder / "trace.json.gz"))
+    assert copied.returncode == 2 and "traces stay on their nodes" in copied.stderr
     told = site.answer("replay", "gpt", "--step", "30")
     assert (told["job"], told["step"], told["verdict"]) == ("gpt", 30, "genuine"), told
     missing = site.holdfast("replay", "gpt", "--step", "30", "--on", "other")
