@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.actions import Entry
 from holdfast.controller import IncidentRecord, Limits, State
 from holdfast.drivers import records
 from holdfast.drivers.job_books import JobBooks
@@ -18,9 +19,17 @@ from holdfast.drivers.otlp import export_queue, telemetry
 from holdfast.drivers.otlp.export_queue import ExportQueue
 from holdfast.drivers.otlp.ids import span_id, trace_id, written
 from holdfast.drivers.otlp.sending import Sending
-from holdfast.drivers.otlp.traces import IncidentTrace, JobIdentity, SpanFacts, root_of
+from holdfast.drivers.otlp.traces import (
+    IncidentTrace,
+    JobIdentity,
+    Moments,
+    SpanFacts,
+    nanoseconds,
+    root_of,
+)
 from holdfast.drivers.talk import LISTENER, say
 from holdfast.errors import Error
+from holdfast.events import Diagnosed
 from holdfast.spec.load import job_from_dict
 from tests.otlp import OtlpReceiver, attributes
 from tests.patience import PATIENCE_S, until
@@ -233,6 +242,16 @@ def test_what_was_taken_is_known_to_the_next_controller_of_this_life_and_no_othe
     kept.write_text(kept.read_text().replace(str(JOB.started_ms), "7"))  # the job has begun again
     exported(folder, has_failed, endpoint=receiver.url)
     assert len(receiver.roots()) == 2
+
+
+@pytest.mark.parametrize("at", [1700000000.1234561, 1700000000.1234567, 1700000000.5])
+def test_what_was_found_out_at_the_very_end_belongs_to_the_incident(at: float) -> None:
+    moments = Moments()
+    verdict = Diagnosed(attempt=1, cause="nan", summary="it was not finite", confidence=0.9)
+    for seq, when in enumerate((at - 1, at, at + 1)):
+        moments.hear(Entry(seq=seq, at=when, event=verdict, actions=()))
+    found = moments.between(nanoseconds(at - 0.5), nanoseconds(at))
+    assert [(one.name, one.at) for one in found] == [("verdict", at)]
 
 
 def test_settings_that_the_exporters_cannot_use_keep_no_controller_from_running(

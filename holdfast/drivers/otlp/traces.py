@@ -106,9 +106,10 @@ class Moments:
     def _add(self, at: float, name: str, attributes: Attributes) -> None:
         self._found.append(SpanMoment(at, name, attributes))
 
-    def between(self, start: float, end: float) -> Iterable[SpanMoment]:
-        """Those of an incident."""
-        return (one for one in self._found if start <= one.at <= end)
+    def between(self, start_ns: int, end_ns: int) -> Iterable[SpanMoment]:
+        """Those of an incident. Times are compared as they are told: the verdict that ends a job
+        comes at its very end."""
+        return (one for one in self._found if start_ns <= nanoseconds(one.at) <= end_ns)
 
     def forget(self) -> None:
         """All incidents so far are told."""
@@ -187,7 +188,7 @@ def _events(
     incident: IncidentRecord, start_ns: int, end_ns: int, moments: Moments
 ) -> Iterable[SpanMoment]:
     yield SpanMoment(incident.detected_at, "detected", {"holdfast.summary": incident.summary})
-    yield from moments.between(start_ns / 1e9, end_ns / 1e9)
+    yield from moments.between(start_ns, end_ns)
     for action in incident.actions:
         said: Attributes = {"holdfast.action": action.action, "holdfast.reason": action.reason}
         yield SpanMoment(action.at, "action", said)
