@@ -136,6 +136,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     grad_norm: float | None = None
     step_time_s: float | None = None
     tokens: int = 0
+    mfu: float | None = None  # this and the next: newest that the script logged, told by rank 0
+    lr: float | None = None
     snapshot_step: int = 0
     snapshot_every: int = 0
     tier_every_s: tuple[float, ...] = ()  # planned now, by tier; 0: not used. Told by rank 0

@@ -27,6 +27,7 @@ from holdfast.cli import (
     profile,
     render,
     replay,
+    report,
     resume,
     run,
     scale,
@@ -88,6 +89,7 @@ app.command("stacks")(stacks.stacks)
 app.command("profile")(profile.profile)
 app.command("chaos")(chaos.chaos)
 app.command("goodput")(goodput.goodput)
+app.command("report")(report.report)
 app.command("stop")(stop.stop)
 app.command("scale")(scale.scale)
 app.command("update")(update.update)

@@ -40,7 +40,8 @@ class JournalReader:
 
     def _begin(self) -> None:
         found = _identity(self._path)  # known once its header could be read
-        self._books = Bookkeeper(journal.read_header(self._path).created_at)
+        header = journal.read_header(self._path)
+        self._books, self.written_by = Bookkeeper(header.created_at), header.holdfast
         self._file = found
         self._after: journal.Mark | None = None
         self._marks: dict[str, deque[CurveMark]] = {}

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -240,16 +241,24 @@ def test_the_nodes_of_a_job_in_a_cluster_are_profiled_and_repeat_a_step_and_it_g
 
 
 def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
-    site.script("echo hello $RANK; sleep 4; echo bye $RANK")
+    go, once = site.folder / "go", list[str]()
+    site.script(f"echo hello $RANK; while [ ! -e {go} ]; do sleep 0.2; done; echo bye $RANK")
     assert site.holdfast("submit", str(site.file)).stdout == "gpt\n"
     following = site.start("logs", "-f", "gpt")
+    gathered = site.start("logs", "-f", "gpt", "--unique", "--rank", "1")
     site.until(lambda: site.printed("hello 1"))
+    reader = threading.Thread(target=lambda: once.extend(gathered.stdout or ()))
+    reader.start()
     site.until(lambda: "hello 1" in site.holdfast("logs", "gpt").stdout)
     one = site.holdfast("logs", "gpt", "--rank", "0").stdout
     assert one.splitlines()[0] == "[0] hello 0"
     assert "[1]" not in one
+    site.until(lambda: once == ["[1] hello 1\n"])  # while the job is silent
+    go.touch()
     out, err = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, err
+    reader.join(PATIENCE_S)
+    assert gathered.wait() == 0 and once == ["[1] hello 1\n", "[1] bye 1\n"]
     assert {"[0] hello 0", "[1] hello 1", "[0] bye 0", "[1] bye 1"} == set(out.splitlines())
 
 
