@@ -9,7 +9,8 @@ from websockets.sync.client import connect
 
 from holdfast import __version__, tls
 from holdfast.drivers import records
-from holdfast.drivers.fencing import fence_job, require_gone
+from holdfast.drivers.engines import clear
+from holdfast.drivers.fencing import require_gone
 from holdfast.errors import Error
 from holdfast.journal import read_header
 from holdfast.messages import (
@@ -123,7 +124,7 @@ def kill_leftovers(folder: Path) -> int:
 
     Raises `Error` process-stuck if some of them cannot be killed.
     """
-    fenced = fence_job(folder)
+    fenced = clear(folder)
     remedy = f"holdfast stop {folder.name}   (once the process has exited)"
     require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
     return fenced.killed

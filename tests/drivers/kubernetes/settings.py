@@ -73,6 +73,7 @@ SETTINGS: dict[str, Setting] = {
     "integrate": Setting("off"),
     "progress.step_pattern": Setting(r"step (\d+)"),
     "progress.loss_pattern": Setting(r"loss (\S+)"),
+    "progress.file": Setting("progress.json"),
     "snapshots.every_steps": Setting(7),
     "snapshots.max_overhead": Setting(0.5),
     "snapshots.copies": Setting(2),
@@ -256,6 +257,7 @@ SETTINGS: dict[str, Setting] = {
 WHAT_TO_RUN = frozenset(("name", "script", "module", "command", "framework", "image.name"))
 ONE_VALUE = frozenset(("parallel.ep",))
 CHOICE = frozenset(("kubernetes.engine", "kubernetes.mode", "kubernetes.namespace"))
+ELSEWHERE = frozenset(("ray.address", "ray.strategy", "ray.resources"))  # of another place to run
 
 
 def leaves(model: type[BaseModel] = Job, path: str = "") -> Iterator[str]:
