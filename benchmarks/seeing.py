@@ -182,13 +182,13 @@ def an_agent() -> Callable[[], ScrapePage]:
     counters.looked(1, [worker(rank, 9) for rank in range(8)])
     devices = {"gpu": 8, "device": 4, "folder": 2}
     readings = [
-        Reading(kind, 1.0, f"{series.label}-{number}")
+        Reading(kind, 1.0, " ".join(f"{label}-{number}" for label in series.label.split()))
         for kind, series in SERIES.items()
-        for number in range(devices.get(series.label, 1))
+        for number in range(devices.get(series.label.partition(" ")[0], 1))
     ]
     health = Health(
-        name="node", registered=True, connected=True, attempt=1, workers=8, counters=counters,
-        readings=readings, xids={}, step=9,
+        name="node", machine="m", registered=True, connected=True, attempt=1, workers=8,
+        counters=counters, readings=readings, xids={}, step=9,
     )  # fmt: skip
     return lambda: figures(health, time.time()).page(MODERN)
 

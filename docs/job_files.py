@@ -40,6 +40,7 @@ FILES = (
         "TensorBoard's files, where there is no shared tier.",
     ),
     ("notified.json", "controller", "What the receivers of notifications have been told of."),
+    ("telemetry.json", "controller", "What a receiver of OpenTelemetry has taken."),
     (
         "metrics.jsonl",
         "agent of rank 0",

@@ -20,8 +20,9 @@ def metrics() -> str:
 What `/metrics` of a controller and of an agent answers: OpenMetrics, or Prometheus' older text
 format, as the scraper asks for. How to have it scraped: [monitoring.md](../guides/monitoring.md).
 Targets have the label `holdfast_dev_job`. Counters of a controller come from the journal, those of
-an agent from its workers: both go on over restarts, and nothing is counted twice. Histograms have
-classic buckets. A series is left out where its value is not known.
+an agent from its workers: both go on over restarts, and nothing is counted twice. Histograms are
+native ones by protobuf, and have classic buckets by text. A series is left out where its value is
+not known.
 
 {body}
 

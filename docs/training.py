@@ -16,6 +16,7 @@ TRAIN = (  # what holdfast.train exports, in the order of a script
     ("data.py", "Loader"),
     ("flops.py", "count_flops"),
     ("../datasets/place.py", "dataset"),
+    ("update_ratio.py", "update_ratio"),
 )
 
 

@@ -14,8 +14,11 @@ import bisect
 import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.monitoring import protobuf
+from holdfast.monitoring.protobuf import HistogramFacts, MetricFacts, native_bucket
 from holdfast.monitoring.table import METRICS
 
 if TYPE_CHECKING:
@@ -36,22 +39,26 @@ class DurationTally:
     """How many durations were seen, by their length: a histogram that only grows."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self.sum_s = 0.0
+        self._bounds = (*bounds, float("inf"))
+        self._counts = [0] * len(self._bounds)
+        self._native: dict[int, int] = {}
+        self._zero_count = 0
+        self._sum_s = 0.0
 
     def add(self, seconds: float) -> None:
         """One more."""
         self._counts[bisect.bisect_left(self._bounds, seconds)] += 1
-        self.sum_s += seconds
+        self._sum_s += seconds
+        bucket = native_bucket(seconds)
+        if bucket is None:
+            self._zero_count += 1
+        else:
+            self._native[bucket] = self._native.get(bucket, 0) + 1
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """Upper bound as text, and how many there are up to it."""
-        found, so_far = [], 0
-        for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
-            so_far += count
-            found.append(("+Inf" if bound == float("inf") else str(bound), float(so_far)))
-        return found
+    def facts(self) -> HistogramFacts:
+        """All that was counted."""
+        up_to = zip(self._bounds, accumulate(self._counts), strict=True)
+        return HistogramFacts(tuple(up_to), self._native, self._zero_count, self._sum_s)
 
 
 class WrittenLines:
@@ -107,6 +114,7 @@ class Exposition:
         self._everywhere = dict(everywhere or {})
         self._lines = lines or WrittenLines()
         self._families: dict[str, Metric] = {}
+        self._histograms: dict[str, MetricFacts] = {}
 
     def add(self, name: str, value: float | None, /, **labels: str) -> None:
         """One number; None is nothing. Raises `KeyError` for what the table does not have."""
@@ -117,11 +125,13 @@ class Exposition:
 
     def add_tally(self, name: str, tally: DurationTally) -> None:
         """A histogram."""
-        family, labels = self._family(name), self._labels(name, {})
-        for bound, count in tally.buckets():
-            family.add_sample(f"{name}_bucket", {**labels, "le": bound}, count)
+        family, labels, facts = self._family(name), self._labels(name, {}), tally.facts()
+        for bound, count in facts.classic:
+            written = str(bound) if bound != float("inf") else "+Inf"
+            family.add_sample(f"{name}_bucket", {**labels, "le": written}, count)
         family.add_sample(f"{name}_count", labels, count)
-        family.add_sample(f"{name}_sum", labels, tally.sum_s)
+        family.add_sample(f"{name}_sum", labels, facts.sum)
+        self._histograms[name] = MetricFacts(labels, facts)
 
     def _labels(self, name: str, labels: dict[str, str]) -> dict[str, str]:
         found = {**self._everywhere, **labels} if self._everywhere else labels
@@ -143,6 +153,8 @@ class Exposition:
 
     def page(self, accept: str = "") -> "ScrapePage":
         """As the scraper wants it."""
+        if _prefers_protobuf(accept):
+            return ScrapePage(200, self._protobuf(), protobuf.CONTENT_TYPE)
         from prometheus_client.exposition import choose_encoder
 
         encode, kind = choose_encoder(accept)
@@ -155,6 +167,16 @@ class Exposition:
             body = b"".join([body.removesuffix(END), *lines, end])
         return ScrapePage(200, body, kind)
 
+    def _protobuf(self) -> bytes:
+        """With native histograms, which no text has."""
+        found = []
+        for one in self.collect():
+            row, own = METRICS[one.name], self._histograms.get(one.name)
+            series = [MetricFacts(s.labels, s.value) for s in one.samples] if own is None else [own]
+            name = f"{one.name}_total" if row.kind == "counter" else one.name
+            found.append(protobuf.family(name, row.help, row.kind, series))
+        return b"".join(found)
+
 
 class ScrapePage(NamedTuple):
     """An answer."""
@@ -162,6 +184,18 @@ class ScrapePage(NamedTuple):
     status: int
     body: bytes = b""
     kind: str = PLAIN
+
+
+def _prefers_protobuf(accept: str) -> bool:
+    """Whether a scraper would rather have that than any text: one that takes native histograms."""
+    weights: dict[bool, float] = {True: 0.0, False: 0.0}
+    for kind in accept.split(","):
+        name, *said = (part.strip() for part in kind.split(";"))
+        about = dict(part.partition("=")[::2] for part in said)
+        wanted = name == "application/vnd.google.protobuf" and about.get("encoding") == "delimited"
+        with contextlib.suppress(ValueError):
+            weights[wanted] = max(weights[wanted], float(about.get("q", "1")))
+    return weights[True] > weights[False]
 
 
 NOT_FOUND = ScrapePage(404)

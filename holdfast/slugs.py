@@ -82,6 +82,11 @@ SLUGS: dict[str, Slug] = {
         "different end of the job, than was recorded. Resuming would use an attempt number "
         "twice. The version that wrote the journal can resume the job.",
     ),
+    "controller-version": Slug(
+        ExitStatus.PLATFORM,
+        "The controller of the job runs and answers, but in the form of another version of "
+        "Holdfast. The job is not affected. The version that the job was started with can ask it.",
+    ),
     "journal-version": Slug(
         ExitStatus.PLATFORM,
         "The journal was written by a version of Holdfast whose format this version does not "
@@ -391,6 +396,11 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.PLATFORM,
         "The page needs a web server, which the base package does not include. The extra "
         "`dashboard` installs it.",
+    ),
+    "otlp-missing": Slug(
+        ExitStatus.PLATFORM,
+        "The job file asks for OpenTelemetry (`otlp`), which the base package does not include. "
+        "The extra `otel` installs it. Nothing was started.",
     ),
     "kubernetes-missing": Slug(
         ExitStatus.PLATFORM,

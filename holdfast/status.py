@@ -102,7 +102,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     step_time_s: float | None = None
     snapshot_step: int | None = None  # newest snapshot that all ranks have
     snapshot_every: int | None = None  # steps between snapshots
-    controller: str = "alive"  # or "starting", "away" (died, job may continue), "ended"
+    controller: str = "alive"  # or: starting, unreachable, away (died, job may continue), ended
     outcome: str | None = None
     why: str | None = None  # one sentence: why it is in this phase
     checkpoints: tuple[TierStatus, ...] = ()
@@ -187,6 +187,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float | None = None  # of the verdict, 0 to 1; None: there was none
     version: int = 1  # that the attempt ran
     choices: tuple[Choice, ...] = ()  # what was done next, and what else was weighed
+    trace_id: str | None = None  # of its trace, where the job exports to OpenTelemetry (`otlp`)
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

@@ -243,6 +243,7 @@ class Agent:
         progress = run.progress() if run is not None else Progress()
         return Health(
             name=self._me.name,
+            machine=os.environ.get("HOLDFAST_MACHINE") or os.uname().nodename,
             counters=self._parts.watch.counters,
             readings=self._parts.health.readings,
             xids=self._parts.health.xids,

@@ -17,8 +17,8 @@ from holdfast.page import StepRecord
 from holdfast.scrape import DurationTally
 
 RATE_NAMES = ("lr", "learning_rate")
-SAMPLES, MFU = "samples", "mfu"
-NO_METRIC = (*RATE_NAMES, SAMPLES, MFU)  # they have series of their own
+SAMPLES, MFU, UPDATE_RATIO = "samples", "mfu", "update_ratio"
+NO_METRIC = (*RATE_NAMES, SAMPLES, MFU, UPDATE_RATIO)  # they have series of their own
 
 
 class WorkDone(NamedTuple):

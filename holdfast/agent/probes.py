@@ -24,6 +24,7 @@ class Health:
     """How a node is."""
 
     name: str
+    machine: str  # the name of its machine, as node-exporter and Kubernetes have it
     registered: bool  # a controller has welcomed it
     connected: bool  # and is there now
     attempt: int

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 from itertools import chain
@@ -16,6 +16,7 @@ from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.log_filter import Level, Levels, LineChoice, Same, compiled, told, unique
 from holdfast.cli.output import AsJson, JobName, talk, verbatim
+from holdfast.cli.source import incidents_of
 from holdfast.cli.tail import TICK_S, Line, Tail, logs_below, prefixed
 from holdfast.errors import Error, shown
 
@@ -33,6 +34,7 @@ class Asked(NamedTuple):
     wanted: LineChoice
     once: bool  # each line only once
     as_json: bool
+    traces: Mapping[int, str] = {}  # attempt → trace of the incident that ended it
 
 
 def logs(
@@ -70,6 +72,7 @@ def logs(
         _remote(reach, name, follow, asked)
         return
     folder = job_folder(name)
+    asked = asked._replace(traces=_traces(folder) if as_json else {})
     newest = attempt is None and not follow and began is None
     tail = Tail(folder, rank=rank, attempt=_newest(folder) if newest else attempt, since=began)
     batches = _followed(folder, tail) if follow else iter([tail.drain()])
@@ -77,6 +80,16 @@ def logs(
     tail.close()
     if not printed:
         talk(_nothing(folder.name, asked))
+
+
+def _traces(folder: Path) -> dict[int, str]:
+    """By attempt: the trace of the incident that ended it, of a job that exports traces."""
+    from holdfast.drivers.records import load_job
+
+    otlp = load_job(folder).otlp
+    if otlp is None or "traces" not in otlp.signals:
+        return {}
+    return {one.attempt: one.trace_id for one in incidents_of(folder) if one.trace_id}
 
 
 def _nothing(job: str, asked: Asked) -> str:
@@ -128,11 +141,11 @@ def _print(batches: Iterator[Iterable[Line]], asked: Asked) -> int:
         if asked.once:
             same = unique(lines)
             for one in same:
-                verbatim(_object(one.line, one) if asked.as_json else told(one))
+                verbatim(_object(one.line, asked, one) if asked.as_json else told(one))
             printed += len(same)
             continue
         for line in lines:
-            verbatim(_object(line) if asked.as_json else prefixed([line]).rstrip("\n"))
+            verbatim(_object(line, asked) if asked.as_json else prefixed([line]).rstrip("\n"))
             printed += 1
     return printed
 
@@ -149,13 +162,14 @@ def _gathered(batches: Iterator[Iterable[Line]]) -> Iterator[list[Line]]:
     yield held
 
 
-def _object(line: Line, same: Same | None = None) -> str:
+def _object(line: Line, asked: Asked, same: Same | None = None) -> str:
     import json
 
     said = {"attempt": line.attempt, "rank": line.rank, "line": line.text}
     pod = {"pod": line.pod} if line.pod else {}
+    trace = {"trace_id": found} if (found := asked.traces.get(line.attempt or 0)) else {}
     times = {"ranks": same.ranks, "count": same.times} if same is not None else {}
-    return json.dumps({**said, **pod, **times})
+    return json.dumps({**said, **pod, **trace, **times})
 
 
 def instant(text: str, now: float) -> float:

@@ -133,6 +133,7 @@ def _copy(job: "Job", place: str, nodes: int) -> "Job":
         "nodes": job.nodes.model_copy(update={"count": nodes, "spares": 0}),
         "recovery": job.recovery.model_copy(update=recovery),
         "notify": (),
+        "otlp": None,
         "track": (),
         "logs": job.logs.model_copy(update={"terminal": "all"}),
     }

@@ -264,6 +264,7 @@ def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) 
     from holdfast.drivers.engines import use_ray
     from holdfast.drivers.limits import require_limits
     from holdfast.drivers.local import run_job
+    from holdfast.drivers.otlp.telemetry import require_exporter
     from holdfast.drivers.records import create, job_dir
     from holdfast.spec.files import require_files
     from holdfast.spec.local import require_local, unused_sections, with_roles
@@ -273,6 +274,7 @@ def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) 
     job = with_roles(job)
     require_limits(job)
     require_files(job)
+    require_exporter(job)
     _warn_of_this_machine()
     unused = unused_sections(job, on_ray=on is Where.RAY)
     if unused:

@@ -139,6 +139,8 @@ def headline(status: "JobStatus", words: str = "") -> str:
     text = f"{status.phase.replace('_', ' ')}, attempt {status.attempt}"
     if status.controller == "away":
         return f"{text}; its controller has died: holdfast resume {status.job}{words}"
+    if status.controller == "unreachable":
+        return f"{text}; its controller runs, but cannot be reached from here (as of its journal)"
     if status.controller == "starting":
         return f"{text}; its controller is being started"
     return text

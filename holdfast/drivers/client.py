@@ -7,10 +7,12 @@ import msgspec
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
-from holdfast import tls
+from holdfast import __version__, tls
 from holdfast.drivers import records
 from holdfast.drivers.engines import clear
 from holdfast.drivers.fencing import require_gone
+from holdfast.errors import Error
+from holdfast.journal import read_header
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     AskChecks,
@@ -34,7 +36,8 @@ _decoder = msgspec.msgpack.Decoder(ToClient)
 
 
 def request(folder: Path, message: FromClient, within_s: float = TIMEOUT_S) -> ToClient:
-    """Ask the job's controller. Raises `ConnectionError` if none answers."""
+    """Ask the job's controller. Raises `ConnectionError` if none answers, and `Error`
+    controller-version if its answer is not understood."""
     address = records.read_address(folder)
     if address is None or not records.controller_alive(folder):
         raise ConnectionError(f"no controller is running for {folder.name}")
@@ -53,18 +56,45 @@ def request(folder: Path, message: FromClient, within_s: float = TIMEOUT_S) -> T
             reply = connection.recv(timeout=within_s)
     except (OSError, WebSocketException, ValueError) as error:  # ValueError: no name of a host
         raise ConnectionError(f"the controller of {folder.name} does not respond") from error
-    found: ToClient = _decoder.decode(reply if isinstance(reply, bytes) else reply.encode())
+    try:
+        found: ToClient = _decoder.decode(reply if isinstance(reply, bytes) else reply.encode())
+    except msgspec.MsgspecError as error:
+        raise _other_version(folder, error) from error
     return found
 
 
+def _other_version(folder: Path, error: Exception) -> Error:
+    writer = read_header(folder / records.JOURNAL).holdfast
+    return Error(
+        "controller-version",
+        f"the controller of {folder.name} answers in a form that this version does not support",
+        why=f"its job was started with Holdfast {writer}, and this is {__version__}: {error}",
+        help=f"use the version of Holdfast that runs the job (pip install holdfast=={writer})",
+    )
+
+
 def status(folder: Path) -> JobStatus:
-    """The job's status: from its controller if that lives, else from the journal."""
+    """The job's status: from its controller if that answers, else from the journal, with what is
+    known of the controller. Raises `Error` controller-version."""
     try:
         reply = request(folder, AskStatus())
     except ConnectionError:
-        return records.status(folder, time.time())
+        return _of_journal(folder)
     assert isinstance(reply, StatusReply)
-    return msgspec.json.decode(reply.status, type=JobStatus)
+    try:
+        return msgspec.json.decode(reply.status, type=JobStatus)
+    except msgspec.MsgspecError as error:
+        raise _other_version(folder, error) from error
+
+
+def _of_journal(folder: Path) -> JobStatus:
+    """A controller that holds the job's lock lives, though it does not answer: it begins, or it is
+    to be reached from elsewhere only (another network namespace), or is too busy."""
+    found = records.status(folder, time.time())
+    if found.controller != "away" or not records.controller_alive(folder):
+        return found
+    known = records.read_address(folder) is not None
+    return msgspec.structs.replace(found, controller="unreachable" if known else "starting")
 
 
 def stacks(folder: Path) -> StacksReply:

@@ -45,19 +45,20 @@ class JobBooks:
 
     def look(self) -> tuple[JobStatus, tuple[Incident, ...], Goodput]:
         """All of it."""
-        ledger = self._ledger()
-        incidents = tuple(report.incidents(self._state, ledger))
+        ledger = self.ledger()
+        incidents = tuple(report.incidents(self._name, self._state, ledger))
         return self._status(ledger), incidents, to_goodput(self._name, ledger)
 
     def goodput(self) -> Goodput:
         """The account of its time alone."""
-        return to_goodput(self._name, self._ledger())
+        return to_goodput(self._name, self.ledger())
 
     def status(self) -> JobStatus:
         """The status alone."""
-        return self._status(self._ledger())
+        return self._status(self.ledger())
 
-    def _ledger(self) -> Ledger:
+    def ledger(self) -> Ledger:
+        """Where the time went until now."""
         return self._books.at(None if self._state.ended else self._clock())
 
     def _status(self, ledger: Ledger) -> JobStatus:

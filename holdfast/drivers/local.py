@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +29,8 @@ from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.machine_book import MachineBook
 from holdfast.drivers.nodes import known_nodes, new_names
 from holdfast.drivers.notifier import Notifier
+from holdfast.drivers.otlp.telemetry import Telemetry
+from holdfast.drivers.talk import say
 from holdfast.errors import Error
 from holdfast.events import (
     AnyEvent,
@@ -126,10 +127,6 @@ def _run(
         decides[1].close()
 
 
-def _say(what: str) -> None:
-    print(f"holdfast: {what}", file=sys.stderr, flush=True)
-
-
 def _account(node: str, fenced: Fenced) -> list[AnyEvent]:
     """What SIGKILL does not end runs no more code of its own, so the job goes on without it."""
     if not fenced.stuck:
@@ -168,6 +165,7 @@ class LocalDriver:
         metrics = JobMetrics(job, self._state, self._books, progress, self._clock.now)
         self._scraped = MetricsServer(job.name, metrics.exposition)
         self._notifier = Notifier(job, self._state, folder, lambda: self._books.goodput().ettr)
+        self._telemetry = Telemetry(job, self._state, self._books, folder / records.JOURNAL)
         self._scraped.agents = self._scraped_agents
         late = self._shell.stragglers.lateness
         self._history = JobHistory(folder, self._state, progress, late, curve=False)
@@ -175,31 +173,34 @@ class LocalDriver:
     async def run(self, first: Beginning, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
         shell, host = self._shell, self._host
-        book = MachineBook(self._state, _say)
+        book = MachineBook(self._state, say)
 
         def seen(entry: Entry, state: State) -> None:
             self._books.add(entry)
             book.hear(entry)
             self._notifier.heard()
+            self._telemetry.heard(entry)
             observe(entry, state)
 
         shell.decisions.observe = seen
-        self._notifier.begin(_say)
+        self._telemetry.begin()
+        self._notifier.begin(say)
         host.stop_at(signal.SIGINT, signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
         self._publish(await host.server.listen(self._engine.host))
         if self._job.monitoring.port is not None:
-            await self._scraped.open(self._engine.host, self._job.monitoring.port, _say)
+            await self._scraped.open(self._engine.host, self._job.monitoring.port, say)
         for agent in self._engine.living():  # that a former controller of this job started
             self._add(agent, RECONNECT_S)
         shell.begin(first, self._agents)
-        figures = {"keeping figures": lambda: self._history.run(_say)}
+        figures = {"keeping figures": lambda: self._history.run(say)}
         try:
-            outcome = await host.run(figures, _say, self._end)
+            outcome = await host.run(figures, say, self._end)
             assert outcome is not None, "this job has another controller"  # its lock is ours
             return outcome
         finally:
             await self._notifier.close()
+            await self._telemetry.close()
             self._scraped.close()
             await host.server.close()
             (self._folder / "controller.json").unlink(missing_ok=True)
@@ -253,7 +254,7 @@ class LocalDriver:
         if full != self._full:
             self._full = full
             what = "is full: decisions cannot be written" if full else "has free space again"
-            _say(f"the disk under {self._folder} {what}")
+            say(f"the disk under {self._folder} {what}")
 
     def _start_agents(self, count: int) -> None:
         for name in new_names(self._folder, count):

@@ -377,7 +377,7 @@ def incidents(folder: Path, now: float) -> list[Incident]:
     """Every incident with its cost."""
     state = state_of(folder)
     until = _until(folder, state, now)
-    return report.incidents(state, ledger_of(folder, None if state.ended else until))
+    return report.incidents(folder.name, state, ledger_of(folder, None if state.ended else until))
 
 
 def goodput(folder: Path, now: float) -> Goodput:

@@ -10,6 +10,7 @@ from holdfast.controller import IncidentRecord, State, stragglers
 from holdfast.controller.conditions import standing
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import Node, TierRecord
+from holdfast.drivers.otlp import ids
 from holdfast.goodput.ledger import Ledger
 from holdfast.masking import MASK, SECRET_NAME
 from holdfast.messages import WorkerReport
@@ -231,12 +232,12 @@ def _waiting_for(state: State) -> str | None:
             return None
 
 
-def incidents(state: State, ledger: Ledger) -> list[Incident]:
+def incidents(job: str, state: State, ledger: Ledger) -> list[Incident]:
     """Every incident with its bill."""
-    return [_incident(record, ledger) for record in state.incidents]
+    return [_incident(job, record, ledger) for record in state.incidents]
 
 
-def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
+def _incident(job: str, record: IncidentRecord, ledger: Ledger) -> Incident:
     bill = ledger.bill(record.id)
     error = record.error
     return Incident(
@@ -269,4 +270,5 @@ def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
         confidence=record.confidence,
         version=record.version,
         choices=tuple(record.choices),
+        trace_id=ids.written(ids.trace_id(job, ledger.start_ms, record.id)),
     )

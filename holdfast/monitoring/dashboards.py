@@ -45,6 +45,15 @@ def _stat(title: str, query: str, unit: str = "") -> PanelSpec:
     return PanelSpec(title, ((query, ""),), unit, "stat", 4)
 
 
+def _quantile(part: float, change: str) -> str:
+    """Of classic buckets or, where Prometheus takes native histograms, of those."""
+    classic = change.replace("_seconds{", "_seconds_bucket{")
+    return (
+        f"histogram_quantile({part}, sum by (le) ({classic})) "
+        f"or histogram_quantile({part}, sum({change}))"
+    )
+
+
 NODE, GPU = "{{node}}", "{{node}} {{gpu}}"
 RATE = "$__rate_interval"
 BY_JOB = f"by ({JOB_LABEL})"
@@ -89,8 +98,7 @@ JOB = (
         "Step time",
         tuple(
             (
-                f"histogram_quantile({quantile}, sum by (le) "
-                f"(rate(holdfast_step_duration_seconds_bucket{{$S}}[{RATE}])))",
+                _quantile(quantile, f"rate(holdfast_step_duration_seconds{{$S}}[{RATE}])"),
                 name,
             )
             for quantile, name in ((0.5, "median"), (0.99, "99th percentile"))
@@ -99,6 +107,7 @@ JOB = (
     BUCKETS,
     _one("Model FLOPs utilisation", "holdfast_mfu_ratio{$S}", NODE),
     _one("Learning rate", "holdfast_learning_rate{$S}", NODE),
+    _one("Update-to-weight ratio", "holdfast_update_to_weight_ratio{$S}", NODE, "none"),
     PanelSpec(
         "Waits of a worker",
         (
@@ -142,8 +151,7 @@ INCIDENT = (
         "Time to detect and to recover, 9 of 10",
         tuple(
             (
-                "histogram_quantile(0.9, sum by (le) "
-                f"(increase(holdfast_{what}_seconds_bucket{{$S}}[1d])))",
+                _quantile(0.9, f"increase(holdfast_{what}_seconds{{$S}}[1d])"),
                 what,
             )
             for what in ("detect", "recover")
@@ -166,13 +174,53 @@ INCIDENT = (
 )
 HARDWARE = (
     _one("GPU utilisation", "holdfast_gpu_utilization_ratio{$S}", GPU),
-    _one("GPU memory", "holdfast_gpu_memory_used_bytes{$S}", GPU),
+    _one(
+        "SM active (by dcgm-exporter)",
+        f"DCGM_FI_PROF_SM_ACTIVE * on (UUID) group_left (node, gpu, {JOB_LABEL}) "
+        "holdfast_gpu_info{$S}",
+        GPU,
+        "percentunit",
+    ),
+    _one(
+        "GPU memory",
+        "holdfast_gpu_memory_used_bytes{$S} / holdfast_gpu_memory_total_bytes{$S}",
+        GPU,
+        "percentunit",
+    ),
+    _one("GPU memory bandwidth", "holdfast_gpu_memory_utilization_ratio{$S}", GPU),
     _one("GPU temperature", "holdfast_gpu_temperature_celsius{$S}", GPU),
     _one("GPU power", "holdfast_gpu_power_watts{$S}", GPU),
     _one("Energy per hour", "increase(holdfast_gpu_energy_joules_total{$S}[1h])", GPU),
     _one("GPUs that slow themselves down", "holdfast_gpu_throttled{$S}", GPU),
+    _one("Reasons for low clocks", "holdfast_gpu_slow_clocks{$S} == 1", f"{GPU} {{{{reason}}}}"),
+    PanelSpec(
+        "Data of GPUs",
+        tuple(
+            (
+                f"rate(holdfast_gpu_{link}_{way}_bytes_total{{$S}}[{RATE}])",
+                f"{words} {way}, {GPU}",
+            )
+            for link, words in (("nvlink", "NVLink"), ("pcie", "PCIe"))
+            for way in ("sent", "received")
+        ),
+        "Bps",
+    ),
     _one("XID errors", "increase(holdfast_gpu_xid_errors_total{$S}[1h])", f"{GPU} XID {{{{xid}}}}"),
-    _one("Uncorrectable ECC errors", "holdfast_gpu_ecc_errors_total{$S}", GPU),
+    PanelSpec(
+        "ECC errors",
+        (
+            ("holdfast_gpu_ecc_errors_total{$S}", f"uncorrectable, {GPU}"),
+            ("holdfast_gpu_ecc_corrected_errors_total{$S}", f"corrected, {GPU}"),
+        ),
+    ),
+    PanelSpec(
+        "Errors of links of GPUs in an hour",
+        (
+            ("increase(holdfast_gpu_nvlink_errors_total{$S}[1h])", f"{{{{kind}}}}, {GPU}"),
+            ("increase(holdfast_gpu_pcie_replays_total{$S}[1h])", f"PCIe replays, {GPU}"),
+        ),
+        "short",
+    ),
     PanelSpec(
         "Links of GPUs",
         (
@@ -195,6 +243,30 @@ HARDWARE = (
             ("holdfast_cpu_throttled_ratio{$S}", f"limited, {NODE}"),
         ),
     ),
+    _one("Processors in use", f"rate(holdfast_cpu_seconds_total{{$S}}[{RATE}])", NODE, "short"),
+    PanelSpec(
+        "Memory",
+        (
+            ("holdfast_memory_used_bytes{$S}", f"used, {NODE}"),
+            ("holdfast_memory_limit_bytes{$S}", f"limit, {NODE}"),
+        ),
+    ),
+    PanelSpec(
+        "Data of disks and links",
+        (
+            (f"rate(holdfast_disk_read_bytes_total{{$S}}[{RATE}])", f"read, {NODE}"),
+            (f"rate(holdfast_disk_written_bytes_total{{$S}}[{RATE}])", f"written, {NODE}"),
+            *(
+                (
+                    f"rate(holdfast_{link}_{way}_bytes_total{{$S}}[{RATE}])",
+                    f"{way}, {{{{node}}}} {{{{device}}}}",
+                )
+                for link in ("link", "rdma")
+                for way in ("sent", "received")
+            ),
+        ),
+        "Bps",
+    ),
     _one("Free on disks", "holdfast_disk_free_bytes{$S}", "{{node}} {{folder}}"),
     _one("Disks", "holdfast_disk_used_ratio{$S}", "{{node}} {{folder}}"),
     PanelSpec(
@@ -203,6 +275,7 @@ HARDWARE = (
             ("increase(holdfast_link_errors_total{$S}[1h])", "{{node}} {{device}}"),
             ("increase(holdfast_link_drops_total{$S}[1h])", "{{node}} {{device}} drops"),
             ("increase(holdfast_rdma_errors_total{$S}[1h])", "{{node}} {{device}} RDMA"),
+            ("increase(holdfast_rdma_retries_total{$S}[1h])", "{{node}} {{device}} retries"),
         ),
         "short",
     ),
@@ -305,7 +378,7 @@ def _panel(number: int, spec: PanelSpec, place: dict[str, int]) -> dict[str, Any
 
 def _described(spec: PanelSpec) -> str:
     named = dict.fromkeys(name for query, _ in spec.queries for name in METRIC.findall(query))
-    return "\n".join(f"{name}: {SCRAPED[name].help}" for name in named)
+    return "\n".join(f"{name}: {SCRAPED[name].help}" for name in named if name in SCRAPED)
 
 
 def unit_of(spec: PanelSpec) -> str:

@@ -123,6 +123,7 @@ _TIERS = (
 )
 _WORKERS = (
     _node("gauge", "node_up", "1 while its agent is connected to a controller."),
+    _node("gauge", "node_info", "1; on which machine the node is.", "machine"),
     _node("gauge", "node_attempt", "Newest attempt that the node has run."),
     _node("gauge", "node_workers", "Workers that live."),
     _node("gauge", "node_step", "Newest step of its workers."),
@@ -141,16 +142,41 @@ _WORKERS = (
         "gauge", "mfu_ratio",
         "Model FLOPs utilisation of rank 0: `flops` that it logs, by the GPU's peak.",
     ),
+    _node(
+        "gauge", "update_to_weight_ratio",
+        "What rank 0 logged last as `update_ratio`: how far the optimizer moves the weights.",
+    ),
     _node("gauge", "script_metric", "Other numbers that rank 0 logs, 32 at most.", "name"),
 )  # fmt: skip
 _GPUS = (
+    _node("gauge", "gpu_info", "1; its UUID, by which dcgm-exporter knows it.", "gpu", "UUID"),
     _node("gauge", "gpu_temperature_celsius", "Temperature.", "gpu"),
     _node("gauge", "gpu_utilization_ratio", "Share of time in which a kernel ran.", "gpu"),
+    _node(
+        "gauge",
+        "gpu_memory_utilization_ratio",
+        "Share of time in which memory was read or written.",
+        "gpu",
+    ),
     _node("gauge", "gpu_memory_used_bytes", "Memory in use.", "gpu"),
+    _node("gauge", "gpu_memory_total_bytes", "Memory that it has.", "gpu"),
     _node("gauge", "gpu_power_watts", "Power now.", "gpu"),
-    _node("counter", "gpu_energy_joules", "Since the driver was loaded.", "gpu"),
+    _node(
+        "counter",
+        "gpu_energy_joules",
+        "Since the driver was loaded; power added up where the GPU does not count energy.",
+        "gpu",
+    ),
     _node("gauge", "gpu_throttled", "1 while it slows itself down.", "gpu"),
+    _node("gauge", "gpu_slow_clocks", "1 for each reason why its clocks are low.", "gpu", "reason"),
     _node("counter", "gpu_ecc_errors", "Uncorrectable, since the driver was loaded.", "gpu"),
+    _node("counter", "gpu_ecc_corrected_errors", "Corrected ones, likewise.", "gpu"),
+    _node("counter", "gpu_nvlink_sent_bytes", "Data, over all its NVLinks.", "gpu"),
+    _node("counter", "gpu_nvlink_received_bytes", "Data, over all its NVLinks.", "gpu"),
+    _node("counter", "gpu_nvlink_errors", "Of all its NVLinks, by kind.", "gpu", "kind"),
+    _node("counter", "gpu_pcie_sent_bytes", "Over PCIe.", "gpu"),
+    _node("counter", "gpu_pcie_received_bytes", "Over PCIe.", "gpu"),
+    _node("counter", "gpu_pcie_replays", "Transfers over PCIe that were repeated.", "gpu"),
     _node("gauge", "gpu_nvlinks_down", "NVLinks that were up at first.", "gpu"),
     _node("gauge", "gpu_pcie_lanes_missing", "Of those that it could have.", "gpu"),
     _node("counter", "gpu_xid_errors", "XID errors that the driver told of.", "gpu", "xid"),
@@ -161,11 +187,27 @@ _HOST = (
     _node("gauge", "cpu_pressure_ratio", "Last 10 s in which some waited for processors."),
     _node("gauge", "cpu_stolen_ratio", "Processor time taken by other virtual machines."),
     _node("gauge", "cpu_throttled_ratio", "Periods in which the control group's limit held."),
+    _node("counter", "cpu_seconds", "Processor time of the control group."),
+    _node("gauge", "memory_used_bytes", "Of the control group, with its page cache."),
+    _node("gauge", "memory_limit_bytes", "Of the control group, if it has one."),
+    _node("counter", "disk_read_bytes", "By the control group."),
+    _node("counter", "disk_written_bytes", "By the control group."),
     _node("gauge", "disk_free_bytes", "Free where the job writes.", "folder"),
     _node("gauge", "disk_used_ratio", "Used where the job writes.", "folder"),
     _node("counter", "link_downs", "Times that a network link was lost.", "device"),
     _node("counter", "link_errors", "Transmission errors of a network link.", "device"),
     _node("counter", "link_drops", "Packets that a network link dropped.", "device"),
+    _node("counter", "link_received_bytes", "Over a network link.", "device"),
+    _node("counter", "link_sent_bytes", "Over a network link.", "device"),
+    _node("counter", "rdma_received_bytes", "Over an RDMA port.", "device"),
+    _node("counter", "rdma_sent_bytes", "Over an RDMA port.", "device"),
+    _node("counter", "rdma_retries", "Sequence errors and timeouts of an RDMA port.", "device"),
+    _node(
+        "counter",
+        "rdma_congestion_notifications",
+        "That an RDMA port has sent or heeded.",
+        "device",
+    ),
     _node("counter", "rdma_downs", "Times that an RDMA port went down.", "device"),
     _node("counter", "rdma_errors", "Transmission errors of an RDMA port.", "device"),
 )
@@ -183,3 +225,5 @@ METRICS: dict[str, MetricRow] = {row.name: row for rows in GROUPS.values() for r
 """All metrics by name, in the order of the reference."""
 SCRAPED: dict[str, MetricRow] = {row.scraped: row for row in METRICS.values()}
 """The same by the name in a query."""
+NATIVE: dict[str, MetricRow] = {r.name: r for r in METRICS.values() if r.kind == "histogram"}
+"""Histograms, by their names where Prometheus takes native ones."""

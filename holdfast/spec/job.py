@@ -28,6 +28,7 @@ from holdfast.spec.cluster import (
 from holdfast.spec.clusters import ClusterChoice
 from holdfast.spec.network import Network
 from holdfast.spec.notify import Notify
+from holdfast.spec.otlp import Otlp
 from holdfast.spec.parallel import Parallel
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.progress import ProgressPatterns
@@ -280,6 +281,8 @@ class Job(Section):
     be installed where the workers run, and their own variables apply."""
     notify: tuple[Notify, ...] = Field(default=(), max_length=20)
     """Who is told of incidents and of the end."""
+    otlp: Otlp | None = None
+    """OpenTelemetry: traces of incidents, and the log of the controller."""
 
     # ── what follows describes the job on a cluster; a laptop has no use for it ──
 

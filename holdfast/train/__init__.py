@@ -18,5 +18,6 @@ from holdfast.train.data import Loader, loader
 from holdfast.train.flops import count_flops
 from holdfast.train.session import Run, join
 from holdfast.train.state import State
+from holdfast.train.update_ratio import update_ratio
 
-__all__ = ["Loader", "Run", "State", "count_flops", "dataset", "join", "loader"]
+__all__ = ["Loader", "Run", "State", "count_flops", "dataset", "join", "loader", "update_ratio"]

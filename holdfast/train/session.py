@@ -278,9 +278,9 @@ class Run:
 
         `tokens` counts what this rank consumed and adds up when called more than once a step; of
         all others the last value counts. `metrics` are numbers or tensors of one number under
-        names of your own, up to 32 names in an attempt; of these `lr`, `samples` and `flops` (of
-        this rank in this step; `count_flops` counts them) are known by name. What rank 0 reports is
-        one line a step in `metrics.jsonl`.
+        names of your own, up to 32 names in an attempt; of these `lr`, `samples`, `flops` (of
+        this rank in this step; `count_flops` counts them) and `update_ratio` are known by name.
+        What rank 0 reports is one line a step in `metrics.jsonl`.
 
         Raises `ValueError` for a name or a value that cannot be kept.
         """

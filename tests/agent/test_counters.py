@@ -52,8 +52,9 @@ def test_every_step_of_rank_0_is_timed_but_for_the_first_of_an_attempt() -> None
     counters.stepped(1, [record(3, 11.0, samples=8, lr=0.2, mfu=0.4, own=7.0)])
     counters.stepped(1, [record(9, 99.0)])  # the ring was overwritten meanwhile
     counters.stepped(2, [record(3, 200.0), record(4, 203.0, lr=0.3)])
-    assert counters.step_s.sum_s == pytest.approx(4.0)
-    assert counters.step_s.buckets()[-1] == ("+Inf", 3.0)
+    facts = counters.step_s.facts()
+    assert facts.sum == pytest.approx(4.0)
+    assert facts.classic[-1] == (float("inf"), 3) and sum(facts.native.values()) == 3
     assert counters.samples == 24 and counters.logged == {"lr": 0.3}
 
 
@@ -80,11 +81,16 @@ def series(health: Health) -> dict[str, float]:
 def test_a_node_serves_every_metric_of_an_agent_and_no_other() -> None:
     counters = NodeCounters()
     counters.looked(1, [report(0, 4, tokens=40)])
-    counters.stepped(1, [record(1, 1.0), record(2, 2.0, lr=0.1, samples=4, mfu=0.5, own=3)])
-    readings = [Reading(kind, 50.0, "it") for kind in SERIES]
+    counters.stepped(
+        1, [record(1, 1.0), record(2, 2.0, lr=0.1, samples=4, mfu=0.5, update_ratio=1e-3, own=3)]
+    )
+    devices = {
+        kind: " ".join(["it", "of-it"][: len(one.label.split())]) for kind, one in SERIES.items()
+    }
+    readings = [Reading(kind, 50.0, device) for kind, device in devices.items()]
     health = Health(
-        name="n", registered=True, connected=True, attempt=1, workers=1, counters=counters,
-        readings=readings, xids={("gpu-0", 79): 2}, step=4, step_ago_s=10.0,
+        name="n", machine="m", registered=True, connected=True, attempt=1, workers=1,
+        counters=counters, readings=readings, xids={("gpu-0", 79): 2}, step=4, step_ago_s=10.0,
     )  # fmt: skip
     named = {family.name for family in figures(health, 1000.0).collect()}
     assert named == {row.name for row in METRICS.values() if row.server == "agent"}
@@ -94,5 +100,8 @@ def test_a_node_serves_every_metric_of_an_agent_and_no_other() -> None:
     assert (
         found["holdfast_gpu_xid_errors_total[('gpu', 'gpu-0'), ('node', 'n'), ('xid', '79')]"] == 2
     )
+    errors = "holdfast_gpu_nvlink_errors_total[('gpu', 'it'), ('kind', 'of-it'), ('node', 'n')]"
+    assert found[errors] == 50.0
+    assert found["holdfast_node_info[('machine', 'm'), ('node', 'n')]"] == 1
     pressure = "holdfast_memory_pressure_ratio[('node', 'n'), ('of', 'it')]"
     assert found[pressure] == pytest.approx(0.5), "percent is no base unit"

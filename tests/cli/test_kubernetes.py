@@ -32,6 +32,7 @@ from tests import warm
 from tests.drivers.kubernetes.cluster import admission
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
+from tests.otlp import OtlpReceiver
 from tests.patience import PATIENCE_S, until
 from tests.warm import Warm
 
@@ -147,10 +148,19 @@ def test_what_is_told_from_a_stale_record_with_missing_shards_says_so(barren: Si
 
 
 def test_a_job_that_fails_is_explained_with_the_exit_status_of_a_local_run(site: Site) -> None:
-    site.script('[ "$RANK" = 1 ] && exit 7; sleep 60', recovery={"max_restarts": 1})
+    receiver = OtlpReceiver()
+    site.script(
+        '[ "$RANK" = 1 ] && exit 7; sleep 60',
+        recovery={"max_restarts": 1},
+        otlp={"endpoint": receiver.url},
+    )
     run = site.holdfast("run", str(site.file))
     assert run.returncode in (1, 5), run.stdout + run.stderr
     incidents = site.answer("incidents")
+    assert until(lambda: len(receiver.roots()) == len(incidents))
+    assert [one.trace_id.hex() for one in receiver.roots()] == [i["trace_id"] for i in incidents]
+    assert {one["k8s.namespace.name"] for one in receiver.resources()} == {"default"}
+    receiver.close()
     assert incidents[0]["exit_code"] == 7
     assert incidents[0]["rank"] == 1
     told = site.holdfast("why", "--incident", "1")

@@ -2,13 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from docs.generate import DEPLOYED, ROOT
 from holdfast.monitoring.dashboards import DASHBOARDS, METRIC, PanelSpec, as_json, queries_of
-from holdfast.monitoring.table import METRICS, SCRAPED
+from holdfast.monitoring.table import METRICS, NATIVE, SCRAPED
 from tests.monitoring.prometheus import ask_promtool, promtool
 
 PANELS = [panel for panels in DASHBOARDS.values() for panel in panels]
@@ -23,7 +27,7 @@ def test_what_is_deployed_is_current(file: str) -> None:
 def test_a_panel_shows_what_is_served_of_the_chosen_jobs(panel: PanelSpec) -> None:
     for query, _ in panel.queries:
         used = METRIC.findall(query)
-        assert used and set(used) <= SCRAPED.keys()
+        assert used and set(used) <= SCRAPED.keys() | NATIVE.keys()
         assert query.count("$S") == len(used), "every metric is selected by job"
 
 
@@ -37,6 +41,34 @@ def test_panels_of_a_dashboard_do_not_overlap(name: str) -> None:
         }
         assert not cells & taken and place["x"] + place["w"] <= 24, panel["title"]
         taken |= cells
+
+
+def parts_lost(before: Any, after: Any, place: str = "") -> list[str]:
+    """What is in the one and not, or otherwise, in the other."""
+    match before, after:
+        case dict(), dict():
+            pairs = [(before[key], after.get(key), f"{place}.{key}") for key in before]
+        case list(), list() if len(before) == len(after):
+            both = zip(before, after, strict=True)
+            pairs = [(a, b, f"{place}[{n}]") for n, (a, b) in enumerate(both)]
+        case _:
+            return [] if before == after else [place]
+    return [lost for pair in pairs for lost in parts_lost(*pair)]
+
+
+def as_grafana_reads(board: dict[str, Any]) -> Any:
+    """The dashboard, read into the types that Grafana publishes of its schema, and written."""
+    register_default_plugins()
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboard_has_nothing_that_grafana_s_own_types_do_not_know(name: str) -> None:
+    board = json.loads(as_json(name))
+    assert not parts_lost(board, as_grafana_reads(board))
+    board["panels"][0]["targets"][0]["refID"] = board["panels"][0]["heigth"] = "wrong"
+    wrong = [".panels[0].heigth", ".panels[0].targets[0].refID"]
+    assert sorted(parts_lost(board, as_grafana_reads(board))) == wrong
 
 
 def test_most_of_what_is_served_is_shown_somewhere() -> None:

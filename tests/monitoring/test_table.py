@@ -12,7 +12,7 @@ from holdfast.scrape import MANY, DurationTally, Exposition, FamilyList, Written
 
 BOUNDED = frozenset(
     ("phase", "state", "condition", "severity", "bucket", "window", "cause", "tier", "name", "of",
-     "node", "gpu", "xid", "folder", "device")
+     "node", "gpu", "xid", "folder", "device", "machine", "UUID", "reason", "kind")
 )  # fmt: skip
 UNITS = ("ms", "milliseconds", "minutes", "hours", "percent", "kb", "mb", "gib", "mw")
 

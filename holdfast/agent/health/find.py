@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.agent.health import folders, gpus, kernel_log, network, pressure
+from holdfast.agent.health import folders, gpus, kernel_log, network, pressure, use
 from holdfast.agent.health.processes import ClockSteps, JobProcesses
 from holdfast.agent.health.provider import Missing, Provider
 
@@ -34,6 +34,7 @@ def find(root: Path, paths: Iterable[str | os.PathLike[str]]) -> Providers:
         gpus.find(root),
         kernel_log.find(root),
         pressure.find(root),
+        use.find(root),
         *network.find(root),
         *folders.find(places, root),
         JobProcesses(root),

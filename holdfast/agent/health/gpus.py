@@ -9,9 +9,10 @@ What a GPU or driver does not support is left out.
 import contextlib
 import importlib
 import importlib.util
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.agent.health.provider import EVERY_S, Missing
 from holdfast.detection import xid
@@ -28,6 +29,40 @@ SLOWED = {  # bits of the reasons why clocks are low, which say that the GPU pro
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
+REASONS = {
+    **SLOWED,
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x10: "sync boost",
+    0x100: "display clocks",
+}
+"""All but that it is idle."""
+ALL_LINKS = 0xFFFFFFFF  # scope of a field: all NVLinks of the GPU together
+KIB = 1024
+
+
+class FieldReading(NamedTuple):
+    """A counter that NVML has as a field."""
+
+    kind: str
+    field: str  # name of its number
+    of: str = ""  # which of them, where several are one kind
+    factor: int = 1
+    all_links: bool = False
+
+
+COUNTERS = (
+    FieldReading("gpu-nvlink-sent", "NVLINK_THROUGHPUT_DATA_TX", "", KIB, True),
+    FieldReading("gpu-nvlink-received", "NVLINK_THROUGHPUT_DATA_RX", "", KIB, True),
+    FieldReading("gpu-nvlink-errors", "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "crc-flit"),
+    FieldReading("gpu-nvlink-errors", "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "crc-data"),
+    FieldReading("gpu-nvlink-errors", "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "replay"),
+    FieldReading("gpu-nvlink-errors", "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "recovery"),
+    FieldReading("gpu-nvlink-errors", "NVLINK_ECC_DATA_ERROR_COUNT_TOTAL", "ecc-data"),
+    FieldReading("gpu-pcie-sent", "PCIE_COUNT_TX_BYTES"),
+    FieldReading("gpu-pcie-received", "PCIE_COUNT_RX_BYTES"),
+    FieldReading("gpu-pcie-replays", "PCIE_REPLAY_COUNTER"),
+)
 
 
 class Gpus:
@@ -37,8 +72,11 @@ class Gpus:
     stalled = Reading("gpu-silent")
     every_s = EVERY_S
 
-    def __init__(self, load: Callable[[], Nvml]) -> None:
-        self._load = load
+    def __init__(
+        self, load: Callable[[], Nvml], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._load, self._clock = load, clock
+        self._energy: dict[str, PowerIntegral] = {}  # of GPUs that do not count it
         self._nvml: Nvml = None
         self._handles: dict[str, Any] = {}  # PCI address → handle
         self._events: Any = None
@@ -81,14 +119,30 @@ class Gpus:
             return
         yield Reading(GPU, float(degrees), gpu, f"{degrees} °C")
         yield Reading("gpu-lost", 0.0, gpu, "there")
-        for look in (_heat, _use, _energy, _clocks, _ecc, _remapping, _pcie, _recovery):
+        for look in (_identity, _heat, _use, _clocks, _ecc, _corrected, _remapping, _pcie):
             with contextlib.suppress(nvml.NVMLError):
                 yield from look(nvml, gpu, handle, degrees)
+        for look in (_recovery, _counters):
+            with contextlib.suppress(nvml.NVMLError):
+                yield from look(nvml, gpu, handle, degrees)
+        with contextlib.suppress(nvml.NVMLError):
+            yield from self._power(gpu, handle)
         active = self._active_links(handle)
         first = self._links.setdefault(gpu, active)
         if first:
             text = f"{active} of {first} are active"
             yield Reading("gpu-nvlink", float(first - active), gpu, text)
+
+    def _power(self, gpu: str, handle: Any) -> Iterator[Reading]:
+        """NVML counts in milliwatts and, since the driver was loaded, in millijoules. Where it does
+        not count energy, power is integrated since the first look."""
+        watts = self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+        yield Reading("gpu-power", watts, gpu, f"{watts:.0f} W")
+        try:
+            joules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
+        except self._nvml.NVMLError:
+            joules = self._energy.setdefault(gpu, PowerIntegral()).add(watts, self._clock())
+        yield Reading("gpu-energy", joules, gpu, f"{joules:.0f} J")
 
     def _active_links(self, handle: Any) -> int:
         count = 0
@@ -119,24 +173,68 @@ def _heat(nvml: Nvml, gpu: str, handle: Any, degrees: int) -> Iterator[Reading]:
 
 def _use(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
     """Of the time since NVML's last sample; and the memory that is in use."""
-    share, memory = nvml.nvmlDeviceGetUtilizationRates(handle).gpu, nvml.nvmlDeviceGetMemoryInfo
-    yield Reading("gpu-utilization", float(share), gpu, f"{share} %")
-    used = memory(handle).used
-    yield Reading("gpu-memory-used", float(used), gpu, f"{used / (1 << 30):.1f} GiB")
+    share, memory = nvml.nvmlDeviceGetUtilizationRates(handle), nvml.nvmlDeviceGetMemoryInfo
+    yield Reading("gpu-utilization", float(share.gpu), gpu, f"{share.gpu} %")
+    yield Reading("gpu-memory-utilization", float(share.memory), gpu, f"{share.memory} %")
+    info = memory(handle)
+    for kind, size in (("gpu-memory-used", info.used), ("gpu-memory-total", info.total)):
+        yield Reading(kind, float(size), gpu, f"{size / (1 << 30):.1f} GiB")
 
 
-def _energy(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
-    """NVML counts in milliwatts and, since the driver was loaded, in millijoules."""
-    watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-    yield Reading("gpu-power", watts, gpu, f"{watts:.0f} W")
-    joules = nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
-    yield Reading("gpu-energy", joules, gpu, f"{joules:.0f} J")
+class PowerIntegral:
+    """Energy of what tells only its power: each stretch between two looks at their mean."""
+
+    def __init__(self) -> None:
+        self._joules = 0.0
+        self._last: tuple[float, float] | None = None  # watts, and when
+
+    def add(self, watts: float, now: float) -> float:
+        """Joules since the first look."""
+        if self._last is not None:
+            before, then = self._last
+            self._joules += (before + watts) / 2 * max(0.0, now - then)
+        self._last = watts, now
+        return self._joules
+
+
+def _identity(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """What other exporters call it."""
+    uuid = nvml.nvmlDeviceGetUUID(handle)
+    name = uuid.decode() if isinstance(uuid, bytes) else uuid
+    yield Reading("gpu-info", 1.0, f"{gpu} {name}", name)
+
+
+def _counters(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """What NVLink and PCIe have moved, and their errors; those that this GPU has."""
+    numbers = [getattr(nvml, f"NVML_FI_DEV_{one.field}", None) for one in COUNTERS]
+    known = [(one, n) for one, n in zip(COUNTERS, numbers, strict=True) if n is not None]
+    asked = [(n, ALL_LINKS if one.all_links else 0) for one, n in known]
+    values = nvml.nvmlDeviceGetFieldValues(handle, asked)
+    for (one, _), found in zip(known, values, strict=True):
+        if found.nvmlReturn == 0:
+            count = _number_in(nvml, found) * one.factor
+            device = f"{gpu} {one.of}" if one.of else gpu
+            yield Reading(one.kind, float(count), device, f"{count:,}")
+
+
+def _number_in(nvml: Nvml, found: Any) -> int:
+    """A field says in which member of a union its value is."""
+    members = {
+        nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    }
+    return int(getattr(found.value, members.get(found.valueType, "ullVal")))
 
 
 def _clocks(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     why = [words for bit, words in SLOWED.items() if bits & bit]
     yield Reading("gpu-throttled", float(bool(why)), gpu, ", ".join(why) or "not slowed down")
+    for bit, words in REASONS.items():
+        holds = bool(bits & bit)
+        device = f"{gpu} {words.replace(' ', '-')}"
+        yield Reading("gpu-slow-clocks", float(holds), device, words if holds else "no")
 
 
 def _ecc(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
@@ -145,6 +243,14 @@ def _ecc(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
         handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
     )
     yield Reading("gpu-ecc", float(count), gpu, f"{count} uncorrectable ECC errors")
+
+
+def _corrected(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """Likewise."""
+    count = nvml.nvmlDeviceGetTotalEccErrors(
+        handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC
+    )
+    yield Reading("gpu-ecc-corrected", float(count), gpu, f"{count} corrected ECC errors")
 
 
 def _remapping(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:

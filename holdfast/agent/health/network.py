@@ -17,6 +17,17 @@ RDMA_ERRORS = (
     "local_link_integrity_errors",
     "excessive_buffer_overrun_errors",
 )
+RDMA_RETRIES = (
+    "packet_seq_err",
+    "out_of_sequence",
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+)
+"""In `hw_counters`, where a driver has them: what was lost on the way, and sent again."""
+RDMA_CONGESTION = ("np_cnp_sent", "rp_cnp_handled")  # there as well: notifications, both ways
+RDMA_WORD_BYTES = 4  # what `port_xmit_data` counts
 ACTIVE = "ACTIVE"
 
 
@@ -55,6 +66,17 @@ def _link(one: Path, carrier: int) -> list[Reading]:
         Reading("link-down", float(lost), name, state),
         Reading("link-errors", float(errors), name, f"{errors:,} errors"),
         Reading("link-drops", float(drops), name, f"{drops:,} packets dropped"),
+        *_moved("link", name, number_of(counters / "rx_bytes"), number_of(counters / "tx_bytes")),
+    ]
+
+
+def _moved(kind: str, name: str, received: int | None, sent: int | None) -> list[Reading]:
+    """Bytes, as far as they are counted."""
+    found = (("received", received), ("sent", sent))
+    return [
+        Reading(f"{kind}-{way}", float(count), name, f"{count / 1e9:,.1f} GB {way}")
+        for way, count in found
+        if count is not None
     ]
 
 
@@ -86,8 +108,29 @@ class RdmaPorts:
                 Reading("rdma-inactive", float(state != ACTIVE), name, f"{state}, {rate}"),
                 Reading("rdma-down", float(downs), name, f"{downs} times since the start"),
                 Reading("rdma-errors", float(errors), name, f"{errors:,} errors"),
+                *_words(counters, name),
+                *_of_hardware(port / "hw_counters", name),
             ]
         return found
+
+
+def _words(counters: Path, name: str) -> list[Reading]:
+    received, sent = (number_of(counters / f"port_{way}_data") for way in ("rcv", "xmit"))
+    return _moved(
+        "rdma", name,
+        received * RDMA_WORD_BYTES if received is not None else None,
+        sent * RDMA_WORD_BYTES if sent is not None else None,
+    )  # fmt: skip
+
+
+def _of_hardware(counters: Path, name: str) -> list[Reading]:
+    if not counters.is_dir():
+        return []
+    retries, congestion = sum_of(counters, *RDMA_RETRIES), sum_of(counters, *RDMA_CONGESTION)
+    return [
+        Reading("rdma-retries", float(retries), name, f"{retries:,} sequence errors and timeouts"),
+        Reading("rdma-congestion", float(congestion), name, f"{congestion:,} notifications"),
+    ]
 
 
 def find(root: Path) -> list[Interfaces | RdmaPorts | Missing]:

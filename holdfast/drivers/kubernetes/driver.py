@@ -49,6 +49,7 @@ from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.drivers.notifier import Notifier
+from holdfast.drivers.otlp.telemetry import Telemetry
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
 from holdfast.messages import ChecksReply, Leave, StacksReply, UpdateJob
 from holdfast.profiles import ProfileReply, ProfileWish
@@ -132,6 +133,7 @@ class KubernetesDriver:
         self._notifier = Notifier(
             request.job, self._state, journal_path.parent, lambda: self._books.goodput().ettr
         )
+        self._telemetry = Telemetry(request.job, self._state, self._books, journal_path)
         self._record = Record(cluster, request.name, journal_path, self._look, owner)
         self._output = KeptLogs(cluster, request.name, owner)
         avoided = Machines(cluster, request)
@@ -161,9 +163,11 @@ class KubernetesDriver:
             self._notes.hear(entry)
             self._size.look()
             self._notifier.heard()
+            self._telemetry.heard(entry)
             observe(entry, state)
 
         self._shell.decisions.observe = seen
+        self._telemetry.begin()
         await self.host.server.listen(LISTEN, port)
         await self._scraped.open(LISTEN, metrics_port, say)
         await self._output.load()
@@ -204,6 +208,7 @@ class KubernetesDriver:
                 await self._output.publish()
                 await self._record.publish()
             await self._notifier.close()
+            await self._telemetry.close()
             self._scraped.close()
             await self.host.server.close()
 

@@ -1,11 +1,8 @@
-"""What a controller says in its log: one line for whoever reads it with `kubectl logs`."""
+"""What a controller says in its log, for whoever reads it with `kubectl logs`."""
 
-import sys
+from holdfast.drivers.talk import say
 
-
-def say(text: str) -> None:
-    """Say something, at once."""
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+__all__ = ["Complaint", "say"]
 
 
 class Complaint:

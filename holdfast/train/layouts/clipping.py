@@ -6,7 +6,7 @@ reduced over its groups, and the sum of all is reduced over the stages. So what 
 once and what is divided counts in full, and all ranks have the same norm in every bit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -34,13 +34,20 @@ def gradients_of(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 def total_norm(gradients: list[torch.Tensor], stages: DeviceMesh | None) -> torch.Tensor:
     """The 2-norm of all gradients together, in fp32. `stages` is the dimension `pp` of the mesh."""
+    return norm_of([local_part(gradient) for gradient in gradients], gradients, stages)
+
+
+def norm_of(
+    parts: Sequence[torch.Tensor], divided: Sequence[torch.Tensor], stages: DeviceMesh | None
+) -> torch.Tensor:
+    """The same of parts that lie here, of tensors that are divided among ranks as these are."""
     by_groups: dict[_Groups, list[torch.Tensor]] = {}
-    for gradient in gradients:
-        by_groups.setdefault(_groups_of(gradient), []).append(local_part(gradient))
-    device = gradients[0].device if gradients else "cpu"
+    for part, like in zip(parts, divided, strict=True):
+        by_groups.setdefault(_groups_of(like), []).append(part)
+    device = parts[0].device if parts else "cpu"
     total = torch.zeros((), dtype=torch.float32, device=device)
-    for groups, parts in by_groups.items():
-        norms = torch._foreach_norm([part.float() for part in parts])
+    for groups, summands in by_groups.items():
+        norms = torch._foreach_norm([part.float() for part in summands])
         squares = torch.stack([*norms]).square().sum()
         for group in groups:
             dist.all_reduce(squares, group=group)

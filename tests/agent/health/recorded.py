@@ -22,13 +22,17 @@ NOT_SUPPORTED = NVMLError(3, "Not Supported")
 TIMEOUT = NVMLError(10, "Timeout")
 LOST = NVMLError(15, "GPU is lost")
 
+ALL_LINKS = 0xFFFFFFFF
+VALUES = {1: "uiVal", 2: "ulVal", 3: "ullVal"}  # member of the union, by type
+
 HEALTHY: dict[str, Any] = {
     "pci": "00000000:3B:00.0",
     "nvmlDeviceGetTemperature": 41,
     "nvmlDeviceGetTemperatureThreshold": 87,
     "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1,  # idle
+    "nvmlDeviceGetUUID": "GPU-9a1c2f64-0d3e-5b7a-8c21-4f6e7d8a9b0c",
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97, memory=60),
-    "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=70 << 30),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=70 << 30, total=80 << 30),
     "nvmlDeviceGetPowerUsage": 690_000,
     "nvmlDeviceGetTotalEnergyConsumption": 5_000_000,
     "nvmlDeviceGetTotalEccErrors": 0,
@@ -38,7 +42,13 @@ HEALTHY: dict[str, Any] = {
     "nvmlDeviceGetCurrPcieLinkGeneration": 5,
     "recovery": 0,
     "links": 18,
-}
+    "fields": {
+        (138, ALL_LINKS): (3, 2_000_000), (139, ALL_LINKS): (3, 1_000_000),  # KiB
+        (38, 0): (3, 5), (45, 0): (3, 0), (52, 0): (3, 2), (59, 0): (3, 1), (160, 0): (3, 0),
+        (197, 0): (3, 7_000), (198, 0): (3, 9_000), (94, 0): (1, 4),
+    },
+}  # fmt: skip
+"""`fields`: by number and scope, which type of value it is, and the value."""
 
 
 class RecordedNvml:
@@ -51,6 +61,20 @@ class RecordedNvml:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX = 138
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 139
+    NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL = 38
+    NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL = 45
+    NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL = 52
+    NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL = 59
+    NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL = 160
+    NVML_FI_DEV_PCIE_COUNT_TX_BYTES = 197
+    NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 198
+    NVML_FI_DEV_PCIE_REPLAY_COUNTER = 94
+    NVML_VALUE_TYPE_UNSIGNED_INT = 1
+    NVML_VALUE_TYPE_UNSIGNED_LONG = 2
+    NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3
+    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
     nvmlEventTypeXidCriticalError = 8  # noqa: N815
 
     def __init__(self, *gpus: dict[str, Any]) -> None:
@@ -92,12 +116,11 @@ class RecordedNvml:
             raise NOT_SUPPORTED
         return int(link < self.gpus[handle]["links"])
 
-    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> list[Any]:  # noqa: N802
-        """The recovery action; 3 says that the driver is too old to know."""
-        assert fields == [self.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
-        action = self.gpus[handle]["recovery"]
-        value = SimpleNamespace(uiVal=action)
-        return [SimpleNamespace(nvmlReturn=3 if action is None else 0, value=value)]
+    def nvmlDeviceGetFieldValues(self, handle: int, asked: list[Any]) -> list[Any]:  # noqa: N802
+        """The recovery action, or counters; 3 says that the driver is too old to know."""
+        gpu = self.gpus[handle]
+        known = {self.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: (1, gpu["recovery"])}
+        return [_field((known | gpu.get("fields", {})).get(one)) for one in asked]
 
     def nvmlEventSetCreate(self) -> str:  # noqa: N802
         """Where events are waited for."""
@@ -117,3 +140,11 @@ class RecordedNvml:
     def xid(self, handle: int, number: int) -> None:
         """The driver tells of one."""
         self.events.append(SimpleNamespace(device=handle, eventData=number))
+
+
+def _field(found: tuple[int, int | None] | None) -> Any:
+    """With the value in the member that its type says, and nothing in the others."""
+    if found is None or found[1] is None:
+        return SimpleNamespace(nvmlReturn=3)
+    members = {**dict.fromkeys(VALUES.values(), 0), VALUES[found[0]]: found[1]}
+    return SimpleNamespace(nvmlReturn=0, valueType=found[0], value=SimpleNamespace(**members))

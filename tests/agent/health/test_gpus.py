@@ -78,6 +78,41 @@ def test_a_gpu_that_saves_power_or_was_asked_to_be_slow_is_not_told() -> None:
         assert watched.look() + watched.look() == []
 
 
+def test_what_links_and_memory_have_done_is_counted_in_base_units() -> None:
+    nvml = RecordedNvml({"nvmlDeviceGetCurrentClocksThrottleReasons": 0x44})
+    found = {(r.kind, r.device): r.value for r in Gpus(lambda: nvml).read()}
+    assert found["gpu-nvlink-sent", GPU] == 2_000_000 * 1024
+    assert found["gpu-nvlink-received", GPU] == 1_000_000 * 1024
+    kinds = {d.split()[1]: v for (kind, d), v in found.items() if kind == "gpu-nvlink-errors"}
+    assert kinds == {"crc-flit": 5, "crc-data": 0, "replay": 2, "recovery": 1, "ecc-data": 0}
+    assert found["gpu-pcie-sent", GPU] == 7_000 and found["gpu-pcie-received", GPU] == 9_000
+    assert found["gpu-pcie-replays", GPU] == 4, "it is of another type than the others"
+    assert found["gpu-memory-total", GPU] == 80 << 30
+    slow = {d.split()[1] for (kind, d), v in found.items() if kind == "gpu-slow-clocks" and v}
+    assert slow == {"power-cap", "hardware-thermal-slowdown"}
+    assert ("gpu-info", f"{GPU} {HEALTHY['nvmlDeviceGetUUID']}") in found
+
+
+def test_fields_that_a_gpu_lacks_are_left_out_and_the_others_are_read() -> None:
+    fields = {key: value for key, value in HEALTHY["fields"].items() if key[0] != 197}
+    kinds = {r.kind for r in Gpus(lambda: RecordedNvml({"fields": fields})).read()}
+    assert "gpu-pcie-received" in kinds and "gpu-pcie-sent" not in kinds
+
+
+def test_where_no_energy_is_counted_power_is_integrated() -> None:
+    nvml = RecordedNvml({"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED})
+    now = iter((100.0, 105.0, 115.0))
+    provider = Gpus(lambda: nvml, lambda: next(now))
+
+    def joules() -> float:
+        return next(r.value for r in provider.read() if r.kind == "gpu-energy")
+
+    assert joules() == 0.0
+    nvml.gpus[0]["nvmlDeviceGetPowerUsage"] = 490_000
+    assert joules() == pytest.approx((690 + 490) / 2 * 5)
+    assert joules() == pytest.approx((690 + 490) / 2 * 5 + 490 * 10)
+
+
 def test_xids_are_heard_from_the_library_where_the_kernel_log_cannot_be_read() -> None:
     nvml = RecordedNvml({})
     watched = Watched(nvml)

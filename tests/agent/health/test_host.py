@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.health import folders, kernel_log, network
+from holdfast.agent.health import folders, kernel_log, network, use
 from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.folders import Folder, mount_of
 from holdfast.agent.health.kernel_log import KernelLog
@@ -248,6 +248,67 @@ def test_links_are_counted_and_bridges_and_other_peoples_left_out(tmp_path: Path
     assert by_kind(found, "eth1") == {**wanted, "link-down": 2.0}, "from an old kernel's counter"
 
 
+def test_bytes_of_links_and_ports_are_counted_in_bytes(tmp_path: Path) -> None:
+    up = {"carrier": 1, "carrier_changes": 0, "device": 0, "rx_bytes": 12_000, "tx_bytes": 34_000}
+    write(tmp_path, interface("eth0", **up))
+    port = "sys/class/infiniband/mlx5_1/ports/1"
+    write(tmp_path, {f"{port}/state": "4: ACTIVE\n", f"{port}/rate": "400 Gb/sec (4X NDR)\n"})
+    counters = {"port_rcv_data": 1000, "port_xmit_data": 2000}
+    write(tmp_path, {f"{port}/counters/{name}": f"{n}\n" for name, n in counters.items()})
+    hardware = {
+        "packet_seq_err": 1, "out_of_sequence": 20, "local_ack_timeout_err": 300,
+        "np_cnp_sent": 4000, "rp_cnp_handled": 50000, "rx_write_requests": 7,
+    }  # fmt: skip
+    write(tmp_path, {f"{port}/hw_counters/{name}": f"{n}\n" for name, n in hardware.items()})
+    links, ports = network.find(tmp_path)
+    assert not isinstance(links, Missing) and not isinstance(ports, Missing)
+    found = by_kind(links.read())
+    assert (found["link-received"], found["link-sent"]) == (12_000, 34_000)
+    found = by_kind(ports.read())
+    assert (found["rdma-received"], found["rdma-sent"]) == (4000, 8000), "words of four bytes"
+    assert (found["rdma-retries"], found["rdma-congestion"]) == (321, 54000)
+
+
+IO = "259:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:0 rbytes=1 wbytes=2\n"
+
+
+def test_what_the_control_group_uses_is_counted(tmp_path: Path) -> None:
+    assert isinstance(use.find(tmp_path), Missing)
+    group = "sys/fs/cgroup/kubepods/pod1"
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/kubepods/pod1\n",
+            f"{group}/cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+            f"{group}/memory.current": "1073741824\n",
+            f"{group}/memory.max": "max\n",
+            f"{group}/io.stat": IO,
+        },
+    )
+    provider = use.find(tmp_path)
+    assert not isinstance(provider, Missing)
+    wanted = {"cpu-seconds": 2.5, "memory-used": 1 << 30, "disk-read": 4097, "disk-written": 8194}
+    assert by_kind(provider.read()) == wanted, "and there is no limit"
+    write(tmp_path, {f"{group}/memory.max": "2147483648\n"})
+    assert by_kind(provider.read())["memory-limit"] == 2 << 30
+
+
+def test_control_groups_of_version_1_are_read_from_their_two_trees(tmp_path: Path) -> None:
+    tree = "sys/fs/cgroup"
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/a\n3:cpu,cpuacct:/a\n1:name=systemd:/a\n",
+            f"{tree}/cpu,cpuacct/a/cpuacct.usage": "1500000000\n",
+            f"{tree}/memory/a/memory.usage_in_bytes": "4096\n",
+            f"{tree}/memory/a/memory.limit_in_bytes": "9223372036854771712\n",
+        },
+    )
+    provider = use.find(tmp_path)
+    assert not isinstance(provider, Missing)
+    assert by_kind(provider.read()) == {"cpu-seconds": 1.5, "memory-used": 4096.0}
+
+
 def test_ports_of_rdma_adapters_tell_state_losses_and_errors(tmp_path: Path) -> None:
     port = "sys/class/infiniband/mlx5_0/ports/1"
     write(tmp_path, {f"{port}/state": "4: ACTIVE\n", f"{port}/rate": "400 Gb/sec (4X NDR)\n"})
@@ -270,7 +331,8 @@ def test_ports_of_rdma_adapters_tell_state_losses_and_errors(tmp_path: Path) -> 
 def test_an_empty_machine_lacks_everything_and_says_why(tmp_path: Path) -> None:
     found = find(tmp_path, [])
     assert {one.name for one in found.missing} == {
-        "GPUs", "kernel log", "memory and processors", "network interfaces", "RDMA ports"
+        "GPUs", "kernel log", "memory and processors", "network interfaces", "RDMA ports",
+        "use of processors, memory and disks",
     }  # fmt: skip
     assert all(str(tmp_path) in one.why for one in found.missing)
     for provider in found.present:

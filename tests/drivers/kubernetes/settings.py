@@ -249,6 +249,17 @@ SETTINGS: dict[str, Setting] = {
     "cost": Setting({"gpu_hour": 2.5}),
     "track": Setting(["tensorboard"]),
     "notify": Setting([{"url": "https://example.com/hook"}]),
+    "otlp": Setting({"endpoint": "http://collector:4318"}),
+    "otlp.endpoint": Setting("http://collector:4318", {"otlp": {"headers": {"X-Org": "a"}}}),
+    "otlp.headers": Setting({"X-Org": "b"}, {"otlp": {"headers": {"X-Org": "a"}}}),
+    "otlp.headers_secret": Setting({"name": "otlp", "key": "headers"}, {"otlp": {}}),
+    "otlp.headers_secret.name": Setting(
+        "b", {"otlp": {"headers_secret": {"name": "a", "key": "k"}}}
+    ),
+    "otlp.headers_secret.key": Setting(
+        "l", {"otlp": {"headers_secret": {"name": "a", "key": "k"}}}
+    ),
+    "otlp.signals": Setting(["traces"], {"otlp": {}}),
     "cost.gpu_hour": Setting(3.0, {"cost": {"gpu_hour": 2.5}}),
     "overlay": Setting({"spec": {"hostPID": True}}),
 }

@@ -77,6 +77,16 @@ def test_the_url_of_a_receiver_comes_from_its_secret_and_from_nowhere_else() -> 
     assert problem.slug == "settings-conflict" and "notify[0].url_env" in problem.what
 
 
+def test_headers_of_opentelemetry_come_from_their_secret_and_reach_the_controller_alone() -> None:
+    found = made(otlp={"headers_secret": {"name": "otlp", "key": "headers"}})
+    pod = found["Deployment/run-controller"]["spec"]["template"]["spec"]
+    given = {one["name"]: one for one in pod["containers"][0]["env"]}
+    secret = given["OTEL_EXPORTER_OTLP_HEADERS"]["valueFrom"]
+    assert secret == {"secretKeyRef": {"name": "otlp", "key": "headers"}}
+    names = [name for name, body in found.items() if "OTEL_EXPORTER" in str(body)]
+    assert names == ["Deployment/run-controller"]
+
+
 # ── accounts and rights ───────────────────────────────────────────────────────────────────────
 
 

@@ -111,6 +111,7 @@ LIMITS: dict[str, Limit] = {
     "monitoring": AGENTS,
     "cost": AGENTS,
     "notify": AGENTS,
+    "otlp": AGENTS,
     "track": AGENTS,
     "clusters": AGENTS,
     "parallel": AGENTS,

@@ -22,6 +22,7 @@ from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.spec import Job
 from holdfast.spec.load import as_given
 from holdfast.spec.notify import URL_VARIABLE
+from holdfast.spec.otlp import HEADERS_VARIABLE
 
 HOME = "/var/lib/holdfast"
 JOURNALS = "/var/lib/holdfast-journals"  # where the claim for journals is, if there is one
@@ -173,13 +174,15 @@ def _env(request: Request, run: str) -> list[Body]:
     if run:
         said["HOLDFAST_RUN"] = run
     receivers = enumerate(request.job.notify)
-    urls = {URL_VARIABLE.format(i): rule.url_secret for i, rule in receivers if rule.url_secret}
+    keys = {URL_VARIABLE.format(i): rule.url_secret for i, rule in receivers if rule.url_secret}
+    if request.job.otlp is not None and request.job.otlp.headers_secret is not None:
+        keys[HEADERS_VARIABLE] = request.job.otlp.headers_secret
     own = {"HOLDFAST_NAMESPACE": "metadata.namespace", "HOLDFAST_POD": "metadata.name"}
     return [
         *({"name": name, "value": value} for name, value in said.items()),
         *({"name": n, "valueFrom": {"fieldRef": {"fieldPath": path}}} for n, path in own.items()),
         *(
             {"name": n, "valueFrom": {"secretKeyRef": {"name": one.name, "key": one.key}}}
-            for n, one in urls.items()
+            for n, one in keys.items()
         ),
     ]

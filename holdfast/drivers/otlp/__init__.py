@@ -1,0 +1,1 @@
+"""OpenTelemetry: incidents as traces, and what a controller says as logs, over OTLP/HTTP."""
