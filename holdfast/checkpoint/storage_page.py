@@ -5,9 +5,9 @@ is an aligned 8-byte store, so it is seen whole. Pairs that belong together are 
 counts (odd while that goes on), and read until both counts agree.
 
     worker  → storage   who it is, where it stands, which ranks keep its copies and where they are,
-                        which snapshot will never be whole
+                        which snapshot is whole on all ranks, and which one will never be
     storage → worker    what may be overwritten, what is safe elsewhere, what saving costs,
-                        that the node is about to go
+                        that the node is about to go, or the attempt to end
 """
 
 import mmap
@@ -40,6 +40,8 @@ class _Word(IntEnum):
     INFO_COUNT = 7
     TIERS = 8  # for each tier, four words: see `SaveStatus`
     VOID = 20  # newest snapshot that all ranks have given up
+    MET = 23  # newest snapshot that is known to be whole on all ranks
+    HOLDS = 26  # whether the attempt ends with the snapshot that is urgent
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class StoragePage:
         storage_page.release(None)
         storage_page.copied(None)
         storage_page.void(None)
+        storage_page.met(None)
         for tier in Tier:
             storage_page.saved(tier, SaveStatus())
         storage_page.close()
@@ -139,16 +142,33 @@ class StoragePage:
         """The newest snapshot that was given up."""
         return self._get(_Word.VOID)
 
+    def met(self, key: Key | None) -> None:
+        """All ranks have met, and have this snapshot whole."""
+        self._put(_Word.MET, key)
+
+    @property
+    def newest_met(self) -> Key | None:
+        """The newest snapshot that is known to be whole on all ranks."""
+        return self._get(_Word.MET)
+
     # ── written by the storage process ──
 
-    def warn(self, deadline: float) -> None:
-        """The node lives until this monotonic time, or (0) for good."""
+    def warn(self, deadline: float, *, holds: bool = False) -> None:
+        """The node lives until this monotonic time, or (0) for good. `holds`: what is done after
+        the snapshot that is taken because of it will be done again."""
+        self._ints[_Word.HOLDS] = int(holds)
         self._floats[_Word.URGENT] = deadline
 
     @property
     def urgent(self) -> bool:
         """Whether the node is about to go."""
         return self._floats[_Word.URGENT] > time.monotonic()
+
+    @property
+    def hold_s(self) -> float:
+        """For how long training stands still after the urgent snapshot at most; 0: it goes on."""
+        left_s = self._floats[_Word.URGENT] - time.monotonic()
+        return max(0.0, left_s) if self._ints[_Word.HOLDS] else 0.0
 
     def release(self, key: Key | None) -> None:
         """Snapshots for durable tiers up to this one are saved or given up: not read any more."""
