@@ -30,8 +30,8 @@ _LOOK_S = 0.005
 
 
 class _Word(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 tells after a step: None for no snapshot. `hold_s`: how long all stand still after
-    it, because the attempt ends with it."""
+    """What rank 0 tells after a step: None for no snapshot. `hold_s`: how long all stand still with
+    it, because the attempt ends there."""
 
     flags: int | None
     hold_s: float = 0.0
