@@ -403,5 +403,6 @@ def _update(message: UpdateJob) -> UpdateRequested:
         sets=message.sets,
         when=message.when,
         canary=message.canary,
+        image=message.image,
         back=message.back,
     )
