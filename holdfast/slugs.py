@@ -312,12 +312,6 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.USAGE,
         "A job on this machine has no image. Nothing was changed.",
     ),
-    "update-unsupported": Slug(
-        ExitStatus.USAGE,
-        "A job on Kubernetes is updated to other code and arguments while it runs, but not to "
-        "another image, which needs new pods. Submit it again with `--replace`; it continues from "
-        "its newest checkpoint.",
-    ),
     "scale-out-of-range": Slug(
         ExitStatus.USAGE,
         "The job may not have so many nodes: `elasticity.min_nodes` and `elasticity.max_nodes` of "

@@ -79,10 +79,10 @@ class UpdateStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None  # it has come to that
     code: str | None  # SHA-256 of its bundle; null: the code as the job was started
     sets: dict[str, str]  # options and, after `env.`, variables: what they were set to
-    image: str | None  # of nodes made since; null: that of the job as it was started
     back: bool  # to a version that was used before
     attempt: int | None  # the first that ran it
     incidents: tuple[int, ...]  # of attempts that ran it
+    image: str | None = None  # of nodes made since; null: that of the job as it was started
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,11 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     sets: dict[str, str] = {}  # options and, after `env.`, variables: what they were set to
     image: str = ""  # of nodes that are made from now on; empty: that of the job as it was started
 
+    def only_image_of(self, other: "Version") -> bool:
+        """Whether nothing but the image is another one."""
+        mine, its = (self.code, self.given, self.sets), (other.code, other.given, other.sets)
+        return mine == its and self.image != other.image
+
     @property
     def env(self) -> dict[str, str]:
         """The variables that were set."""

@@ -128,7 +128,7 @@ def review(state: State) -> list[AnyAction]:
 def _switch(state: State, update: UpdateRecord) -> list[AnyAction]:
     number, limits = update.version.number, state.limits
     why = f"{update.by} asked for version {number}"
-    if update.version.image != state.version.image:
+    if update.version.only_image_of(state.version):
         versions.use(state, update)  # its engine replaces nodes, one after the other
         return [KeepVersion(version=state.version, reason=why)]
     incidents.open_for_update(state, why)
