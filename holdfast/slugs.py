@@ -296,8 +296,9 @@ SLUGS: dict[str, Slug] = {
     "update-refused": Slug(
         ExitStatus.USAGE,
         "A node could not prepare the new version: its code does not compile, fails above `join()` "
-        "or does not come there, or its bundle is damaged. The job continues with the version "
-        "that it has.",
+        "or does not come there, or its bundle is damaged. Or the new image cannot be pulled, "
+        "lacks what the job needs, or the engine cannot replace pods one by one. The job continues "
+        "with the version that it has.",
     ),
     "update-first": Slug(
         ExitStatus.USAGE,

@@ -135,21 +135,21 @@ class StoragePage:
 
     def void(self, key: Key | None) -> None:
         """All ranks have given this snapshot up: some part of it is not what it should be."""
-        self._put(_Word.VOID, key)
+        _put(self, _Word.VOID, key)
 
     @property
     def voided(self) -> Key | None:
         """The newest snapshot that was given up."""
-        return self._get(_Word.VOID)
+        return _get(self, _Word.VOID)
 
     def met(self, key: Key | None) -> None:
         """All ranks have met, and have this snapshot whole."""
-        self._put(_Word.MET, key)
+        _put(self, _Word.MET, key)
 
     @property
     def newest_met(self) -> Key | None:
         """The newest snapshot that is known to be whole on all ranks."""
-        return self._get(_Word.MET)
+        return _get(self, _Word.MET)
 
     # ── written by the storage process ──
 
@@ -172,7 +172,7 @@ class StoragePage:
 
     def release(self, key: Key | None) -> None:
         """Snapshots for durable tiers up to this one are saved or given up: not read any more."""
-        self._put(_Word.RELEASED, key)
+        _put(self, _Word.RELEASED, key)
 
     @property
     def released(self) -> Key | None:
@@ -181,16 +181,16 @@ class StoragePage:
         The worker leaves the cells of a newer one alone from the moment it is written, so that it
         need not be caught in time.
         """
-        return self._get(_Word.RELEASED)
+        return _get(self, _Word.RELEASED)
 
     def copied(self, key: Key | None) -> None:
         """This snapshot of the rank is whole with all its peers."""
-        self._put(_Word.COPIED, key)
+        _put(self, _Word.COPIED, key)
 
     @property
     def newest_copied(self) -> Key | None:
         """The newest snapshot that all peers have."""
-        return self._get(_Word.COPIED)
+        return _get(self, _Word.COPIED)
 
     def saved(self, tier: Tier, saved: SaveStatus) -> None:
         """How saving to this tier goes."""
@@ -206,19 +206,21 @@ class StoragePage:
         ints, floats = self._ints, self._floats
         return SaveStatus(ints[word], floats[word + 1], floats[word + 2], ints[word + 3])
 
-    def _put(self, word: _Word, key: Key | None) -> None:
-        count = self._ints[word] // 2 * 2
-        self._ints[word] = count + 1
-        _PAIR.pack_into(self._map, 8 * (word + 1), *(key or _NO_KEY))
-        self._ints[word] = count + 2
 
-    def _get(self, word: _Word) -> Key | None:
-        while True:
-            before = self._ints[word]
-            key = Key(*_PAIR.unpack_from(self._map, 8 * (word + 1)))
-            if before % 2 == 0 and self._ints[word] == before:
-                return None if key == _NO_KEY else key
-            if before % 2 == 1:  # the writer died in between, or is about to finish
-                time.sleep(0.001)
-                if self._ints[word] == before:
-                    return None
+def _put(page: StoragePage, word: _Word, key: Key | None) -> None:
+    count = page._ints[word] // 2 * 2
+    page._ints[word] = count + 1
+    _PAIR.pack_into(page._map, 8 * (word + 1), *(key or _NO_KEY))
+    page._ints[word] = count + 2
+
+
+def _get(page: StoragePage, word: _Word) -> Key | None:
+    while True:
+        before = page._ints[word]
+        key = Key(*_PAIR.unpack_from(page._map, 8 * (word + 1)))
+        if before % 2 == 0 and page._ints[word] == before:
+            return None if key == _NO_KEY else key
+        if before % 2 == 1:  # the writer died in between, or is about to finish
+            time.sleep(0.001)
+            if page._ints[word] == before:
+                return None

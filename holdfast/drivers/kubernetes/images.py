@@ -93,7 +93,7 @@ async def why_not(cluster: Cluster, request: Request, image: str) -> str:
 # ── the replacement ───────────────────────────────────────────────────────────────────────────
 
 
-class Step(NamedTuple):
+class RolloutStep(NamedTuple):
     """What is done next: facts for the controller, or a pod that has to go."""
 
     facts: tuple[AnyEvent, ...] = ()
@@ -113,23 +113,23 @@ class ImageRollout:
         """Whether an update has named an image."""
         return any(one.version.image for one in self._state.updating.records)
 
-    def next(self) -> Step:
+    def next(self) -> RolloutStep:
         """One thing at a time, and only while nothing else is the matter."""
         state, pods = self._state, self._roster.pods
         wanted = mark(state.version.image)
         old = {uid for uid, pod in pods.items() if pod.metadata.labels.get(IMAGE, "") != wanted}
         if facts := self._taken_back(old):
-            return Step(facts)
+            return RolloutStep(facts)
         self._evicted &= pods.keys()
         if not old or self._evicted or any(pod.leaving for pod in pods.values()):
-            return Step()
+            return RolloutStep()
         joined = {uid_of(node.node): node for node in state.nodes.values()}
         coming = [uid for uid in pods if uid not in joined]
         if stuck := [uid for uid in coming if uid in old]:
             return self._evict(stuck[0])
         calm = state.phase is Phase.RUNNING and state.open_incident is None
         if coming or not calm or any(n.state is NodeState.JOINING for n in joined.values()):
-            return Step()
+            return RolloutStep()
         members = [uid_of(node) for _, node in sorted(state.ranks.items())]
         spares = [uid_of(node) for node in state.spares]
         outdated = [uid for uid in members if uid in old]
@@ -138,21 +138,21 @@ class ImageRollout:
         waiting = [uid for uid in spares if uid in old]
         if waiting or outdated:
             return self._evict((waiting or outdated)[0])
-        return Step()
+        return RolloutStep()
 
     def done(self, pod: Pod) -> None:
         """It goes."""
         self._evicted.add(pod.uid)
 
-    def _evict(self, uid: str) -> Step:
-        return Step(evict=self._roster.pods[uid])
+    def _evict(self, uid: str) -> RolloutStep:
+        return RolloutStep(evict=self._roster.pods[uid])
 
-    def _announce(self, node: str) -> Step:
+    def _announce(self, node: str) -> RolloutStep:
         if any(one.condition == CONDITION for one in self._state.health.get(node, {}).values()):
-            return Step()
+            return RolloutStep()
         number = self._state.version.number
         told = f"its pod has not the image of version {number}"
-        return Step((_fact(node, Severity.LEAVES, told),))
+        return RolloutStep((_fact(node, Severity.LEAVES, told),))
 
     def _taken_back(self, old: set[str]) -> tuple[AnyEvent, ...]:
         """The version before has come back while this one was announced."""

@@ -16,7 +16,13 @@ from holdfast.drivers.kubernetes.cluster import (
     ConflictError,
     NotFoundError,
 )
-from holdfast.drivers.kubernetes.images import ImageRollout, Step, give_way, marked, with_image
+from holdfast.drivers.kubernetes.images import (
+    ImageRollout,
+    RolloutStep,
+    give_way,
+    marked,
+    with_image,
+)
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
@@ -111,7 +117,7 @@ class Supply:
 
     async def _replace(self) -> None:
         """The next pod that has not the image of the version in use."""
-        step = self.images.next() if not self._unseen() else Step()
+        step = self.images.next() if not self._unseen() else RolloutStep()
         if step.facts:
             self.images.put(*step.facts)
         if step.evict is not None:

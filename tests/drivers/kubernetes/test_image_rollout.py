@@ -2,7 +2,7 @@
 
 from holdfast.controller import NodeState, Phase
 from holdfast.controller.state import HealthRecord, UpdateRecord
-from holdfast.drivers.kubernetes.images import CONDITION, ImageRollout, Step, mark, refusal
+from holdfast.drivers.kubernetes.images import CONDITION, ImageRollout, RolloutStep, mark, refusal
 from holdfast.drivers.kubernetes.manifests.names import IMAGE
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.events import HealthChanged, Severity
@@ -66,7 +66,7 @@ def test_a_spare_gives_way_first_and_then_members_in_turn_to_the_one_that_came()
     assert Scene("cd", fresh="c").told() == [("uid-a", Severity.LEAVES)]
     assert Scene("cd", fresh="ca").told() == [("uid-b", Severity.LEAVES)]
     assert Scene("cd", fresh="abc").evicted() == "d", "the spares that are left come last"
-    assert Scene("cd", fresh="abcd").rollout.next() == Step()
+    assert Scene("cd", fresh="abcd").rollout.next() == RolloutStep()
 
 
 def test_without_spares_a_member_gives_way() -> None:
@@ -79,30 +79,30 @@ def test_one_at_a_time() -> None:
     step = scene.rollout.next()
     assert step.evict is not None
     scene.rollout.done(step.evict)
-    assert scene.rollout.next() == Step(), "the watch has not shown yet that it goes"
+    assert scene.rollout.next() == RolloutStep(), "the watch has not shown yet that it goes"
     scene.roster.see(pod("c", leaving=True))
-    assert scene.rollout.next() == Step()
+    assert scene.rollout.next() == RolloutStep()
     scene.roster.lose(pod("c"))
     del scene.state.nodes["uid-c"]
     scene.state.spares.clear()
     scene.roster.see(pod("d", labels=FRESH))
-    assert scene.rollout.next() == Step(), "the next one is on its way"
+    assert scene.rollout.next() == RolloutStep(), "the next one is on its way"
     scene.state.nodes["uid-d"] = scene.state.nodes["uid-a"].__class__(
         node="uid-d", name="d", address="", workers=1
     )
-    assert scene.rollout.next() == Step(), "and not ready yet"
+    assert scene.rollout.next() == RolloutStep(), "and not ready yet"
     scene.state.nodes["uid-d"].state = NodeState.SPARE
     scene.state.spares = ["uid-d"]
     assert scene.told() == [("uid-a", Severity.LEAVES)]
     scene.announced("uid-a")
-    assert scene.rollout.next() == Step(), "it was told"
+    assert scene.rollout.next() == RolloutStep(), "it was told"
 
 
 def test_nothing_gives_way_while_something_else_is_the_matter() -> None:
     for phase in (Phase.WAITING, Phase.STARTING, Phase.RECOVERING, Phase.CLOSING):
         scene = Scene("c")
         scene.state.phase = phase
-        assert scene.rollout.next() == Step()
+        assert scene.rollout.next() == RolloutStep()
 
 
 def test_what_is_taken_back_stays_and_a_pod_that_cannot_start_goes_first() -> None:
