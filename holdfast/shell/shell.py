@@ -282,10 +282,12 @@ class Shell:
     def look(self) -> None:
         """Silence, and time that has passed: a few times a second, and at `next_deadline`."""
         now = self._clock()
-        if self.can_hand_over() and self.nodes.cut_off(self._engine.near, now):
+        cut_off = self.can_hand_over() and self.nodes.cut_off(self._engine.near, now)
+        if cut_off:
             self.cut_off = True
             return
-        self.nodes.look(now)
+        if cut_off is not None:
+            self.nodes.look(now)
         self.decisions.look(self.nodes.connected, now)
         self.hangs.look(now, self.catch_up)
         self.stragglers.look(self.nodes.connected, now)
