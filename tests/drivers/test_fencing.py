@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -271,7 +272,7 @@ def test_who_only_looks_for_a_controller_keeps_nobody_from_being_it(
         if next(pauses) == 99:
             os.close(asker)
 
-    monkeypatch.setattr(records.time, "sleep", pause)
+    monkeypatch.setattr(time, "sleep", pause)
     with locked(folder):
         assert controller_alive(folder)
         with pytest.raises(Error) as raised, locked(folder):

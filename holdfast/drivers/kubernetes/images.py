@@ -65,10 +65,10 @@ def refusal(request: Request) -> str:
             "`holdfast submit job.yaml --replace` (it continues from its newest checkpoint)"
         )
     distant = request.job.checkpoints.shared or request.job.checkpoints.archive
-    if request.pods == 1 and distant is None:
+    if request.nodes == 1 and distant is None:
         return (
-            "its only pod would take the state of the training along: it has neither a spare "
-            "(nodes.spares) nor checkpoints elsewhere (checkpoints.shared)"
+            "the pod of its only node would take the state of the training along: it has no "
+            "checkpoints elsewhere (checkpoints.shared)"
         )
     return ""
 
