@@ -9,7 +9,8 @@ from websockets.sync.client import connect
 
 from holdfast import tls
 from holdfast.drivers import records
-from holdfast.drivers.fencing import fence_job, require_gone
+from holdfast.drivers.engines import clear
+from holdfast.drivers.fencing import require_gone
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     AskChecks,
@@ -21,11 +22,13 @@ from holdfast.messages import (
     StatusReply,
     ToClient,
 )
+from holdfast.profiles import AskProfile, ProfileReply, ProfileWish
 from holdfast.status import JobStatus
 
 TIMEOUT_S = 5.0
 STACKS_S = 60.0  # for all nodes to answer, or to be given up
 CHECKS_S = 400.0  # likewise
+PROFILE_S = 3600.0  # likewise, of long steps
 
 _decoder = msgspec.msgpack.Decoder(ToClient)
 
@@ -79,12 +82,19 @@ def checks(folder: Path) -> ChecksReply:
     return reply
 
 
+def profile(folder: Path, wish: ProfileWish) -> ProfileReply:
+    """Have ranks of the job profiled. Raises `ConnectionError` if no controller answers."""
+    reply = request(folder, AskProfile(wish=wish), PROFILE_S)
+    assert isinstance(reply, ProfileReply)
+    return reply
+
+
 def kill_leftovers(folder: Path) -> int:
     """Kill every process of the job's nodes; for when its controller is gone. Returns how many.
 
     Raises `Error` process-stuck if some of them cannot be killed.
     """
-    fenced = fence_job(folder)
+    fenced = clear(folder)
     remedy = f"holdfast stop {folder.name}   (once the process has exited)"
     require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
     return fenced.killed

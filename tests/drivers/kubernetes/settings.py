@@ -73,6 +73,7 @@ SETTINGS: dict[str, Setting] = {
     "integrate": Setting("off"),
     "progress.step_pattern": Setting(r"step (\d+)"),
     "progress.loss_pattern": Setting(r"loss (\S+)"),
+    "progress.file": Setting("progress.json"),
     "snapshots.every_steps": Setting(7),
     "snapshots.max_overhead": Setting(0.5),
     "snapshots.copies": Setting(2),
@@ -234,6 +235,7 @@ SETTINGS: dict[str, Setting] = {
     "monitoring.enabled": Setting(True),
     "monitoring.labels": Setting({"release": "p"}, MONITORED),
     "monitoring.interval_s": Setting(99, MONITORED),
+    "monitoring.profile_slowdown": Setting(0.2),
     "cost": Setting({"gpu_hour": 2.5}),
     "track": Setting(["tensorboard"]),
     "notify": Setting([{"url": "https://example.com/hook"}]),
@@ -244,6 +246,7 @@ SETTINGS: dict[str, Setting] = {
 WHAT_TO_RUN = frozenset(("name", "script", "module", "command", "framework", "image.name"))
 ONE_VALUE = frozenset(("parallel.ep",))
 CHOICE = frozenset(("kubernetes.engine", "kubernetes.mode", "kubernetes.namespace"))
+ELSEWHERE = frozenset(("ray.address", "ray.strategy", "ray.resources"))  # of another place to run
 
 
 def leaves(model: type[BaseModel] = Job, path: str = "") -> Iterator[str]:
