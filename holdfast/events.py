@@ -24,7 +24,6 @@ Keeps = Literal["", "here", "elsewhere"]
 
 class Store(msgspec.Struct, frozen=True):
     """Where the rendezvous store of one attempt listens; `hosted` when a store really serves there.
-
     With `hosted=False` only the port is reserved and rank 0 of the script is expected to serve.
     """
 
