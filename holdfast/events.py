@@ -25,7 +25,6 @@ Keeps = Literal["", "here", "elsewhere"]
 
 class Store(msgspec.Struct, frozen=True):
     """Where the rendezvous store of one attempt listens; `hosted` when a store really serves there.
-
     With `hosted=False` only the port is reserved and rank 0 of the script is expected to serve.
     """
 
@@ -518,6 +517,7 @@ class UpdateRequested(Event, frozen=True, kw_only=True):
     sets: dict[str, str] = {}  # in addition to what was set before
     when: When = "next-step"
     canary: bool = False  # one node prepares it before all others
+    image: str = ""  # of the containers of its nodes; empty: it stays
     back: bool = False  # to the version before; the keys above count for nothing
 
 

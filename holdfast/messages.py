@@ -457,6 +457,7 @@ class UpdateJob(Message, frozen=True, kw_only=True):
     code: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     args: tuple[str, ...] | None = None
     sets: dict[str, str] = {}
+    image: Annotated[str, Meta(max_length=500, pattern=r"^\S*\Z")] = ""
     when: When = "next-step"
     canary: bool = False
     back: bool = False

@@ -318,8 +318,9 @@ SLUGS: dict[str, Slug] = {
     "update-refused": Slug(
         ExitStatus.USAGE,
         "A node could not prepare the new version: its code does not compile, fails above `join()` "
-        "or does not come there, or its bundle is damaged. The job continues with the version "
-        "that it has.",
+        "or does not come there, or its bundle is damaged. Or the new image cannot be pulled, "
+        "lacks what the job needs, or the engine cannot replace pods one by one. The job continues "
+        "with the version that it has.",
     ),
     "update-first": Slug(
         ExitStatus.USAGE,
@@ -333,12 +334,6 @@ SLUGS: dict[str, Slug] = {
     "update-image": Slug(
         ExitStatus.USAGE,
         "A job on this machine has no image. Nothing was changed.",
-    ),
-    "update-unsupported": Slug(
-        ExitStatus.USAGE,
-        "A job on Kubernetes is updated to other code and arguments while it runs, but not to "
-        "another image, which needs new pods. Submit it again with `--replace`; it continues from "
-        "its newest checkpoint.",
     ),
     "scale-out-of-range": Slug(
         ExitStatus.USAGE,

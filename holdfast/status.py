@@ -82,6 +82,7 @@ class UpdateStatus(msgspec.Struct, frozen=True, kw_only=True):
     back: bool  # to a version that was used before
     attempt: int | None  # the first that ran it
     incidents: tuple[int, ...]  # of attempts that ran it
+    image: str | None = None  # of nodes made since; null: that of the job as it was started
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """What a job runs: its code, and what was set since it was started. Pure.
 
 Version 1 is the job as it was started. An update makes a new one out of the newest: another bundle
-of code (`bundles.py`), known by its hash, or other arguments and variables. An attempt runs one
-version on all of its nodes, so every order to start names it.
+of code (`bundles.py`), known by its hash, other arguments and variables, or another image. An
+attempt runs one version on all of its nodes, so every order to start names it; only the image
+changes from node to node, because a node keeps the one that it was made with.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,12 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""  # SHA-256 of its bundle; empty: the code as the job was started
     given: tuple[str, ...] | None = None  # in place of the arguments that the job had
     sets: dict[str, str] = {}  # options and, after `env.`, variables: what they were set to
+    image: str = ""  # of nodes that are made from now on; empty: that of the job as it was started
+
+    def only_image_of(self, other: "Version") -> bool:
+        """Whether nothing but the image is another one."""
+        mine, its = (self.code, self.given, self.sets), (other.code, other.given, other.sets)
+        return mine == its and self.image != other.image
 
     @property
     def env(self) -> dict[str, str]:

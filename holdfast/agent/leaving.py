@@ -32,5 +32,5 @@ class Leaving:
 
     async def _save_and_end(self, grace_s: float) -> None:
         began = time.monotonic()
-        await self._parts.saves.save(grace_s, node_goes=True, job_ends=False)
+        await self._parts.saves.save(grace_s, node_goes=True, job_ends=False, holds=False)
         self._parts.end.ask(max(0.0, grace_s - (time.monotonic() - began)))

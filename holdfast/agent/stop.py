@@ -74,7 +74,9 @@ class AttemptStop:
         """The whole job ends, but the disks of its nodes stay; or only memory is asked for."""
         began, goes = time.monotonic(), order.keeps == "elsewhere"
         if self._has_tiers or order.keeps:
-            await self._parts.saves.save(order.grace_s, node_goes=goes, job_ends=not order.keeps)
+            await self._parts.saves.save(
+                order.grace_s, node_goes=goes, job_ends=not order.keeps, holds=True
+            )
         left = max(0.1, order.grace_s - (time.monotonic() - began))
         if not self._parts.end.begun:
             self.obey(msgspec.structs.replace(order, grace_s=left, save=False, keeps=""))

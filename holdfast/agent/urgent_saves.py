@@ -49,12 +49,13 @@ class UrgentSaves:
         infos = [storage_page.info() for storage_page in self._storage_pages]
         return all(info is not None and info.attempt == attempt for info in infos)
 
-    async def save(self, grace_s: float, *, node_goes: bool, job_ends: bool) -> None:
-        """Return once a snapshot is safe, or its share of the grace time is over."""
+    async def save(self, grace_s: float, *, node_goes: bool, job_ends: bool, holds: bool) -> None:
+        """Return once a snapshot is safe, or its share of the grace time is over. `holds`: the
+        workers of all nodes are to be ended with it."""
         within_s = SHARE * grace_s
         self._safe.clear()
         for storage_page in self._storage_pages:
-            storage_page.warn(time.monotonic() + within_s)
+            storage_page.warn(time.monotonic() + within_s, holds=holds)
         warning = protocol.Warn(within_s=within_s, node_goes=node_goes, job_ends=job_ends)
         self._storage.warn(warning)
         with contextlib.suppress(TimeoutError):

@@ -5,9 +5,9 @@ is an aligned 8-byte store, so it is seen whole. Pairs that belong together are 
 counts (odd while that goes on), and read until both counts agree.
 
     worker  → storage   who it is, where it stands, which ranks keep its copies and where they are,
-                        which snapshot will never be whole
+                        which snapshot is whole on all ranks, and which one will never be
     storage → worker    what may be overwritten, what is safe elsewhere, what saving costs,
-                        that the node is about to go
+                        that the node is about to go, or the attempt to end
 """
 
 import mmap
@@ -40,6 +40,8 @@ class _Word(IntEnum):
     INFO_COUNT = 7
     TIERS = 8  # for each tier, four words: see `SaveStatus`
     VOID = 20  # newest snapshot that all ranks have given up
+    MET = 23  # newest snapshot that is known to be whole on all ranks
+    HOLDS = 26  # whether the attempt ends with the snapshot that is urgent
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class StoragePage:
         storage_page.release(None)
         storage_page.copied(None)
         storage_page.void(None)
+        storage_page.met(None)
         for tier in Tier:
             storage_page.saved(tier, SaveStatus())
         storage_page.close()
@@ -132,17 +135,28 @@ class StoragePage:
 
     def void(self, key: Key | None) -> None:
         """All ranks have given this snapshot up: some part of it is not what it should be."""
-        self._put(_Word.VOID, key)
+        _put(self, _Word.VOID, key)
 
     @property
     def voided(self) -> Key | None:
         """The newest snapshot that was given up."""
-        return self._get(_Word.VOID)
+        return _get(self, _Word.VOID)
+
+    def met(self, key: Key | None) -> None:
+        """All ranks have met, and have this snapshot whole."""
+        _put(self, _Word.MET, key)
+
+    @property
+    def newest_met(self) -> Key | None:
+        """The newest snapshot that is known to be whole on all ranks."""
+        return _get(self, _Word.MET)
 
     # ── written by the storage process ──
 
-    def warn(self, deadline: float) -> None:
-        """The node lives until this monotonic time, or (0) for good."""
+    def warn(self, deadline: float, *, holds: bool = False) -> None:
+        """The node lives until this monotonic time, or (0) for good. `holds`: what is done after
+        the snapshot that is taken because of it will be done again."""
+        self._ints[_Word.HOLDS] = int(holds)
         self._floats[_Word.URGENT] = deadline
 
     @property
@@ -150,9 +164,15 @@ class StoragePage:
         """Whether the node is about to go."""
         return self._floats[_Word.URGENT] > time.monotonic()
 
+    @property
+    def hold_s(self) -> float:
+        """For how long training stands still after the urgent snapshot at most; 0: it goes on."""
+        left_s = self._floats[_Word.URGENT] - time.monotonic()
+        return max(0.0, left_s) if self._ints[_Word.HOLDS] else 0.0
+
     def release(self, key: Key | None) -> None:
         """Snapshots for durable tiers up to this one are saved or given up: not read any more."""
-        self._put(_Word.RELEASED, key)
+        _put(self, _Word.RELEASED, key)
 
     @property
     def released(self) -> Key | None:
@@ -161,16 +181,16 @@ class StoragePage:
         The worker leaves the cells of a newer one alone from the moment it is written, so that it
         need not be caught in time.
         """
-        return self._get(_Word.RELEASED)
+        return _get(self, _Word.RELEASED)
 
     def copied(self, key: Key | None) -> None:
         """This snapshot of the rank is whole with all its peers."""
-        self._put(_Word.COPIED, key)
+        _put(self, _Word.COPIED, key)
 
     @property
     def newest_copied(self) -> Key | None:
         """The newest snapshot that all peers have."""
-        return self._get(_Word.COPIED)
+        return _get(self, _Word.COPIED)
 
     def saved(self, tier: Tier, saved: SaveStatus) -> None:
         """How saving to this tier goes."""
@@ -186,19 +206,21 @@ class StoragePage:
         ints, floats = self._ints, self._floats
         return SaveStatus(ints[word], floats[word + 1], floats[word + 2], ints[word + 3])
 
-    def _put(self, word: _Word, key: Key | None) -> None:
-        count = self._ints[word] // 2 * 2
-        self._ints[word] = count + 1
-        _PAIR.pack_into(self._map, 8 * (word + 1), *(key or _NO_KEY))
-        self._ints[word] = count + 2
 
-    def _get(self, word: _Word) -> Key | None:
-        while True:
-            before = self._ints[word]
-            key = Key(*_PAIR.unpack_from(self._map, 8 * (word + 1)))
-            if before % 2 == 0 and self._ints[word] == before:
-                return None if key == _NO_KEY else key
-            if before % 2 == 1:  # the writer died in between, or is about to finish
-                time.sleep(0.001)
-                if self._ints[word] == before:
-                    return None
+def _put(page: StoragePage, word: _Word, key: Key | None) -> None:
+    count = page._ints[word] // 2 * 2
+    page._ints[word] = count + 1
+    _PAIR.pack_into(page._map, 8 * (word + 1), *(key or _NO_KEY))
+    page._ints[word] = count + 2
+
+
+def _get(page: StoragePage, word: _Word) -> Key | None:
+    while True:
+        before = page._ints[word]
+        key = Key(*_PAIR.unpack_from(page._map, 8 * (word + 1)))
+        if before % 2 == 0 and page._ints[word] == before:
+            return None if key == _NO_KEY else key
+        if before % 2 == 1:  # the writer died in between, or is about to finish
+            time.sleep(0.001)
+            if page._ints[word] == before:
+                return None

@@ -49,7 +49,13 @@ def update(
             help="Set option `--KEY` of the script, or (`env.NAME=VALUE`) a variable. Repeatable.",
         ),
     ] = None,
-    image: Annotated[str | None, typer.Option(help="Another container image.")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="Another container image, with --on kubernetes: pods are replaced one by one. By "
+            "itself, without --code and --set."
+        ),
+    ] = None,
     when: Annotated[
         Moment,
         typer.Option(
@@ -68,15 +74,15 @@ def update(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue with other code or arguments, without losing a step."""
+    """Continue with other code, arguments or another image, without losing a step."""
     _require_one_wish(code, sets or [], image, rollback=rollback)
-    wish = _Wish(code, parsed(sets or []), when, canary, rollback)
+    wish = _Wish(code, parsed(sets or []), image or "", when, canary, rollback)
     reach = reached(on, context, namespace)
-    if image is not None:
-        raise _image_of_nothing(name) if reach is None else _image_on_a_cluster(name)
+    if image is not None and reach is None:
+        raise _image_of_nothing(name)
     job, found = _remote(reach, name, wish) if reach is not None else _local(name, wish)
     if found is not None and found.stage == "refused":
-        raise _refused(job, found)
+        raise _refused(job, found, "" if reach is None else " --on kubernetes")
     if as_json:
         json_result({"job": job, "update": found})
     elif found is not None:
@@ -88,6 +94,7 @@ class _Wish(NamedTuple):
 
     code: Path | None
     sets: dict[str, str]
+    image: str
     when: Moment
     canary: bool
     back: bool
@@ -157,6 +164,14 @@ def _require_one_wish(
     code: Path | None, sets: list[str], image: str | None, *, rollback: bool
 ) -> None:
     given = bool(code is not None or sets or image is not None)
+    if image is not None and (code is not None or sets):
+        raise Error(
+            "usage",
+            "--image takes no other changes",
+            why="while pods are replaced one by one, some have the image before, in which other "
+            "code may not run",
+            help="update the image first, then the code or the arguments",
+        )
     if given and rollback:
         why = "--rollback returns to the version before, as it was"
         raise Error("usage", "--rollback takes no changes", why=why, help="leave out one of them")
@@ -164,7 +179,7 @@ def _require_one_wish(
         raise Error(
             "usage",
             "nothing to update",
-            why="none of --code, --set and --rollback is given",
+            why="none of --code, --set, --image and --rollback is given",
             help="holdfast update --help",
         )
 
@@ -188,7 +203,7 @@ def parsed(sets: list[str]) -> dict[str, str]:
 
 def _checked(job: "Job", wish: _Wish) -> bytes:
     """The bundle, if there is to be one, once it is known that the wish makes a job."""
-    _require_valid(job, wish.sets)
+    _require_valid(job, wish)
     return b"" if wish.code is None else _bundle(job, wish.code)
 
 
@@ -213,20 +228,23 @@ def _order(wish: _Wish, code: str) -> "UpdateJob":
         id=secrets.token_hex(8),
         code=code,
         sets=wish.sets,
+        image=wish.image,
         when=wish.when.value,
         canary=wish.canary,
         back=wish.back,
     )
 
 
-def _require_valid(job: "Job", values: dict[str, str]) -> None:
+def _require_valid(job: "Job", wish: _Wish) -> None:
     """Raise `Error` job-invalid for what could be no job file."""
     from holdfast.spec import job_from_dict
     from holdfast.versions import Version
 
-    version = Version(sets=values)
+    version = Version(sets=wish.sets)
     data: dict[str, Any] = job.model_dump(mode="json", exclude_unset=True)
     data |= {"args": version.args(job.args), "env": {**job.env, **version.env}}
+    if wish.image:
+        data["image"] = {**data.get("image", {}), "name": wish.image}
     job_from_dict(data, where="the job with what is set")
 
 
@@ -268,13 +286,13 @@ def _prepared(
         time.sleep(pause_s)
 
 
-def _refused(name: str, found: "UpdateStatus") -> Error:
+def _refused(name: str, found: "UpdateStatus", on: str) -> Error:
     return Error(
         "update-refused",
         f"version {found.version} of job {name!r} cannot be used",
         why=found.why or "",
         help="correct it and update again; the job continues with the version that it has "
-        f"(holdfast status {name})",
+        f"(holdfast status {name}{on})",
     )
 
 
@@ -288,15 +306,4 @@ def _image_of_nothing(name: str) -> Error:
         f"job {name!r} has no image",
         why="it runs on this machine, with the Python environment that it was started in",
         help=f"holdfast update {name} --code DIR",
-    )
-
-
-def _image_on_a_cluster(name: str) -> Error:
-    return Error(
-        "update-unsupported",
-        f"job {name!r} cannot be updated to another image",
-        why="a pod keeps its image, and all nodes of an attempt have to run the same libraries, so "
-        "that takes new pods for all of them at once",
-        help="change the job file, then: holdfast submit job.yaml --replace --on kubernetes   "
-        "(the job continues from its newest checkpoint)",
     )

@@ -7,6 +7,7 @@ so that watching a large job costs as little per event as watching a small one.
 
 from holdfast.controller.phases import ENDED, TRAINING, Phase
 from holdfast.controller.state import IllegalMoveError, NodeState, State
+from holdfast.versions import Version
 
 OFTEN = 1000  # events between two complete checks, at least
 
@@ -65,7 +66,7 @@ def _cheap(state: State) -> tuple[Rule, ...]:
         (limits.fewest <= state.target <= limits.most, "so is what is aimed at"),
         (state.start is None or not trains or state.start.node_count == state.size, "all train"),
         (
-            state.start is None or not trains or state.start.version == state.version,
+            state.start is None or not trains or _runs(state.start.version, state.version),
             "the version in use trains",
         ),
     )
@@ -88,3 +89,8 @@ def _complete(state: State) -> tuple[Rule, ...]:
         (state.health.keys() <= state.nodes.keys(), "health is told of nodes that live"),
         (not still_open, "only the last incident may be open"),
     )
+
+
+def _runs(trains: Version, used: Version) -> bool:
+    """Another image is used by nodes that come, and stops no attempt."""
+    return trains == used or trains.only_image_of(used)

@@ -4,6 +4,9 @@ Nothing of a version is used before every node that could be asked has made its 
 that says it cannot ends the update, and training goes on untouched. Then the attempt is stopped at
 the end of a step, with a snapshot of it in memory, and the next one runs the new version. One that
 is in no hurry is used by the next recovery, and after a day all the same.
+
+Another image stops no attempt by itself: a node keeps the image that it was made with, so nodes are
+replaced (`health`), and each one's successor trains from the next attempt on.
 """
 
 from holdfast.actions import AnyAction, KeepVersion, PrepareUpdate
@@ -56,6 +59,7 @@ def _next_version(state: State, event: UpdateRequested) -> Version:
         code=event.code or base.code,
         given=given,
         sets=merged(kept, event.sets),
+        image=event.image or base.image,
     )
 
 
@@ -87,7 +91,8 @@ def prepared(state: State, event: UpdatePrepared) -> list[AnyAction]:
     if update.version.number != event.version:
         return []
     if event.why:
-        update.stage, update.why = Stage.REFUSED, f"{event.node}: {event.why}"
+        where = f"{event.node}: " if event.node else ""
+        update.stage, update.why = Stage.REFUSED, f"{where}{event.why}"
         state.tell(f"version {event.version} is refused: {update.why}")
         return [KeepVersion(version=state.version, reason=update.why)]
     if not event.ready_count:
@@ -123,6 +128,9 @@ def review(state: State) -> list[AnyAction]:
 def _switch(state: State, update: UpdateRecord) -> list[AnyAction]:
     number, limits = update.version.number, state.limits
     why = f"{update.by} asked for version {number}"
+    if update.version.only_image_of(state.version):
+        versions.use(state, update)  # its engine replaces nodes, one after the other
+        return [KeepVersion(version=state.version, reason=why)]
     incidents.open_for_update(state, why)
     versions.use(state, update)
     keeps: Keeps = "" if update.when == "now" else "here"

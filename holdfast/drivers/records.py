@@ -38,7 +38,7 @@ from holdfast.status import Goodput, Incident, JobStatus
 
 JOURNAL = "journal.jsonl"
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
-LOCK_TRIES = 10
+LOCK_ASKERS_S = 10.0  # for those who only look; on a busy machine one may be held up while it does
 LOCK_PAUSE_S = 0.01
 
 
@@ -288,17 +288,25 @@ def locked(folder: Path, held: int | None = None) -> Iterator[None]:
 
 
 def _take_lock(folder: Path) -> int:
-    """Whoever only looks whether there is a controller holds the lock for a moment, too."""
+    """Whoever only looks whether there is a controller shares the lock for a moment: then it can be
+    shared, and is waited for. A controller shares it with nobody."""
     fd = _open_lock(folder)
-    for left in reversed(range(LOCK_TRIES)):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(LOCK_PAUSE_S if left else 0.0)
-        else:
-            return fd
-    os.close(fd)
-    raise already_running(folder.name)
+    until = time.monotonic() + LOCK_ASKERS_S
+    while not _locks(fd, fcntl.LOCK_EX):
+        if not _locks(fd, fcntl.LOCK_SH) or time.monotonic() > until:
+            os.close(fd)
+            raise already_running(folder.name)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        time.sleep(LOCK_PAUSE_S)
+    return fd
+
+
+def _locks(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open_lock(folder: Path) -> int:
@@ -312,12 +320,9 @@ def controller_alive(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _locks(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
-    return False
 
 
 def state_of(folder: Path) -> State:

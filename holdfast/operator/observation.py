@@ -75,7 +75,7 @@ def _update(
         return NONE
     name = f"{request.name}-job"
     files = [have for one, have in found if one["metadata"]["name"] == name]
-    return spec_update(next(iter(files), None), request.job, generation)
+    return spec_update(next(iter(files), None), request, generation)
 
 
 async def _existing(cluster: Cluster, body: Body) -> Body | None:

@@ -1,9 +1,12 @@
-"""Which changes of a spec become a hot update of the job that runs: arguments and variables. Pure.
+"""Which changes of a spec become a hot update of the job that runs: arguments, variables, and the
+image where pods are Holdfast's own. Pure.
 
 What a job runs is in its ConfigMap: the job file that it was made from, and, in an annotation, what
 the operator has asked for since. The controller takes that for a wish as `holdfast update` makes
 them, and prepares it on the nodes before it is used. A variable cannot be taken back from the
 processes that libraries were loaded in, so a spec without one that the job has is another change.
+So is one with another image and other arguments at once: pods are replaced one by one, and those
+that are left would run the new arguments with the old image.
 """
 
 from collections.abc import Mapping
@@ -11,8 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.drivers.kubernetes.images import refusal
 from holdfast.drivers.kubernetes.manifests.names import UPDATE_SPEC
-from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.remote import job_of
 from holdfast.errors import Error
 from holdfast.messages import UpdateJob
@@ -36,24 +40,41 @@ class SpecUpdate(NamedTuple):
 NONE = SpecUpdate()
 
 
-def spec_update(file: Body | None, new: Job, generation: int) -> SpecUpdate:
+def spec_update(file: Body | None, request: Request, generation: int) -> SpecUpdate:
     """What to do about this spec, given the ConfigMap of the job."""
     if file is None:
         return NONE
-    asked = _asked(file)
+    asked, new = _asked(file), request.job
     try:
         old = job_of(file)
     except Error:  # somebody has changed it by hand
         return NONE
     env = _env(asked) if asked is not None else dict(old.env)
     args = asked.args if asked is not None else old.args
-    if (args, env) == (new.args, dict(new.env)):
+    image = (asked.image if asked is not None else "") or _image(old)
+    told, imaged = (args, env) != (new.args, dict(new.env)), image != _image(new)
+    if not (told or imaged):
         return SpecUpdate(asked=asked)
-    same = {"args": new.args, "env": new.env}
+    same: dict[str, object] = {"args": new.args, "env": new.env}
+    if old.image is not None and new.image is not None:
+        same["image"] = old.image.model_copy(update={"name": new.image.name})
     if to_yaml(old.model_copy(update=same)) != to_yaml(new) or env.keys() - new.env.keys():
         return SpecUpdate(waits=True)
-    sets = {f"{ENV}{name}": value for name, value in new.env.items()}
-    return SpecUpdate(ask=UpdateJob(by=BY, id=f"spec-{generation}", args=new.args, sets=sets))
+    if imaged and (told or refusal(request)):
+        return SpecUpdate(waits=True)
+    named = imaged or (asked is not None and asked.image)
+    ask = UpdateJob(
+        by=BY,
+        id=f"spec-{generation}",
+        args=new.args,
+        sets={f"{ENV}{name}": value for name, value in new.env.items()},
+        image=_image(new) if named else "",
+    )
+    return SpecUpdate(ask=ask)
+
+
+def _image(job: Job) -> str:
+    return job.image.name if job.image is not None else ""
 
 
 def annotation(order: UpdateJob) -> dict[str, str]:
@@ -66,7 +87,7 @@ def story(order: UpdateJob, record: JobStatus | None) -> tuple[str, str]:
     updates = record.updates if record is not None else ()
     known = next((one for one in updates if one.id == order.id), None)
     if known is None or known.stage == "preparing":
-        return "Updating", "the nodes prepare the new arguments"
+        return "Updating", "the nodes prepare it"
     what, why = f"version {known.version}", f": {known.why}" if known.why else ""
     match known.stage:
         case "refused":

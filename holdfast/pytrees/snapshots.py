@@ -26,12 +26,15 @@ from holdfast.pytrees.channel import Channel
 
 _WARM_UP = 2  # the first snapshots touch the memory of all cells
 _LAST_TRIES, _LAST_PAUSE_S = 600, 0.1
+_LOOK_S = 0.005
 
 
 class _Word(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 tells after a step: None for no snapshot."""
+    """What rank 0 tells after a step: None for no snapshot. `hold_s`: how long all stand still with
+    it, because the attempt ends there."""
 
     flags: int | None
+    hold_s: float = 0.0
 
 
 class _Report(msgspec.Struct, frozen=True, array_like=True):
@@ -40,6 +43,7 @@ class _Report(msgspec.Struct, frozen=True, array_like=True):
     step: int
     room: bool
     urgent: bool
+    hold_s: float = 0.0
 
 
 class Rhythm:
@@ -112,31 +116,52 @@ class TreeSnapshots:
     def after_step(self, step: int, total: int, leaves: Mapping[str, Any], *, sound: bool) -> float:
         """What follows this step; the seconds that it took. All ranks do the same."""
         began = time.monotonic()
-        flags = self._decided(step, total, sound=sound)
-        if flags is not None:
-            self._take(step, leaves, flags)
+        word = self._decided(step, total, sound=sound)
+        if word.flags is not None:
+            self._take(step, leaves, word.flags)
         taken_s = time.monotonic() - began
-        if flags is not None:
+        if word.flags is not None:
             self.rhythm.took(taken_s)
+        if word.hold_s and step < total:
+            self._hold(word.hold_s)
         return taken_s
 
-    def _decided(self, step: int, total: int, *, sound: bool) -> int | None:
+    def _hold(self, hold_s: float) -> None:
+        """The attempt ends with the snapshot that was just taken: once it is whole everywhere, wait
+        to be ended, until the time for that is up."""
+        until = time.monotonic() + hold_s
         if self._info.rank > 0:
-            return msgspec.msgpack.decode(self._channel.hear(), type=_Word).flags
+            self._channel.hear()
+        else:
+            while not self._whole() and time.monotonic() < until:
+                time.sleep(_LOOK_S)
+            self._channel.tell(msgspec.msgpack.encode(_Word(None)))
+        if self._page is not None:
+            self._page.met(self._kept)
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    def _whole(self) -> bool:
+        """Whether all ranks have told that they have the newest one, or a newer one."""
+        for packed in self._channel.reports():
+            rank, report = msgspec.msgpack.decode(packed, type=tuple[int, _Report])
+            self._reports[rank] = report
+        return all(report.step >= self.step for report in self._reports.values())
+
+    def _decided(self, step: int, total: int, *, sound: bool) -> _Word:
+        if self._info.rank > 0:
+            return msgspec.msgpack.decode(self._channel.hear(), type=_Word)
         flags = self._decide(step, total, sound=sound)
         if step == total and sound and flags is None:  # once there is room for the last one
             for _ in range(_LAST_TRIES):
                 time.sleep(_LAST_PAUSE_S)
                 if (flags := self._decide(step, total, sound=sound)) is not None:
                     break
-        self._channel.tell(msgspec.msgpack.encode(_Word(flags)))
-        return flags
+        word = _Word(flags, self._hold_s() if (flags or 0) & SnapshotFlag.URGENT else 0.0)
+        self._channel.tell(msgspec.msgpack.encode(word))
+        return word
 
     def _decide(self, step: int, total: int, *, sound: bool) -> int | None:
-        for packed in self._channel.reports():
-            rank, report = msgspec.msgpack.decode(packed, type=tuple[int, _Report])
-            self._reports[rank] = report
-        whole = all(report.step >= self.step for report in self._reports.values())
+        whole = self._whole()
         room = self._has_room() and all(report.room for report in self._reports.values())
         if not (sound and whole and room):
             return None
@@ -155,6 +180,10 @@ class TreeSnapshots:
         urgent = here or any(report.urgent for report in self._reports.values())
         self._urgent_answered &= urgent
         return urgent and not self._urgent_answered
+
+    def _hold_s(self) -> float:
+        here = self._page.hold_s if self._page is not None else 0.0
+        return max([here, *(report.hold_s for report in self._reports.values())])
 
     def _tiers_due(self, step: int, *, last: bool, urgent: bool) -> set[Tier]:
         if self._schedule is None or self._page is None:
@@ -175,13 +204,16 @@ class TreeSnapshots:
         if self.fingerprint not in (None, fingerprint):
             raise _changed(step)
         stamp = cells.TreeStamp(key, info.rank, info.world_size, fingerprint, flags)
+        if self._page is not None:
+            self._page.met(self._kept)  # no other one is begun before
         cells.write(self._arena, leaves, stamp, self._needed())
         self._kept, self.step = key, step
         if flags & (SnapshotFlag.LOCAL | SnapshotFlag.SHARED | SnapshotFlag.ARCHIVE):
             self._saving.append(key)
         if info.rank > 0:
-            urgent = self._page is not None and self._page.urgent
-            report = _Report(step, self._has_room(), urgent)
+            page = self._page
+            urgent, hold_s = (page.urgent, page.hold_s) if page is not None else (False, 0.0)
+            report = _Report(step, self._has_room(), urgent, hold_s)
             self._channel.report(msgspec.msgpack.encode((info.rank, report)))
 
     def _has_room(self) -> bool:

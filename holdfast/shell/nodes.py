@@ -39,6 +39,7 @@ PINGS_A_SECOND = 1_500
 PING_S = 4.0
 LATE_LOOKS = 4  # one after the other, after which only silence that was listened to counts
 AT_ONCE = 0.6  # of the time after which one is silent, the others are too: two signs of life missed
+LATE = 0.375  # of that time: one sign of life is overdue, so it is not known yet what they are
 
 
 class Wire(Protocol):
@@ -201,10 +202,11 @@ class NodeLives:
             self._look_at(node, now)
         self._put(self.bridge.tick(now), None)
 
-    def cut_off(self, near: Callable[[str], bool], now: float) -> bool:
+    def cut_off(self, near: Callable[[str], bool], now: float) -> bool | None:
         """Whether it is likely that we are cut off from the nodes on other machines: all of them,
         and more than one, have fallen silent at once; or none is heard, and one that was to connect
-        does not either, though others could before."""
+        does not either, though others could before. None: that shows in a moment, because those
+        that are not silent yet are overdue, too."""
         if not self._met_far:
             self._met_far = any(k.wire and not near(node) for node, k in self._nodes.items())
         overdue = bool(self.bridge.expected.late(now))
@@ -213,9 +215,12 @@ class NodeLives:
         far = [(node, known) for node, known in self._nodes.items() if not near(node)]
         for node, known in far:
             self._pass_on(node, known)
-        limit_s = self._timeout_s * AT_ONCE
-        heard = any(now - known.heard_at < limit_s for _, known in far)
-        return not heard and (overdue or len(far) > 1)
+        if not overdue and len(far) <= 1:
+            return False
+        quiet_s = now - max((known.heard_at for _, known in far), default=-math.inf)
+        if quiet_s < self._timeout_s * AT_ONCE:
+            return None if quiet_s >= self._timeout_s * LATE else False
+        return True
 
     def _look_at(self, node: str, now: float) -> None:
         known = self._nodes.get(node)

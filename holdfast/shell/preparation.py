@@ -2,8 +2,8 @@
 
 All are asked at once; with a canary one of them before the others, a spare if there is one. The
 first node that says it cannot ends it. One that is gone, or has had enough time, is not waited
-for: it will start the version without having prepared it. Pure: sending only queues, and times are
-the caller's.
+for: it will start the version without having prepared it. Another image is tried by the engine
+before any node is asked. Pure: sending only queues, and times are the caller's.
 """
 
 import itertools
@@ -15,6 +15,8 @@ from holdfast.events import UpdatePrepared
 from holdfast.messages import PrepareVersion, VersionPrepared
 
 NODE_S = 330.0  # agents give up after 300 s
+Tried = Callable[[str, Collection[str], float], None]
+"""Why an image cannot be used, empty if it can; who is connected, and when that is."""
 
 
 class Preparation:
@@ -30,11 +32,32 @@ class Preparation:
         self._asked: dict[str, float] = {}  # who has not answered yet, since when
         self._later: list[str] = []  # who is asked once the canary has
         self._ready, self._missing = 0, list[str]()
+        self.try_image: Callable[[str, Tried], None] | None = None
+        """Starts a container of it, and says what came of that; None: nodes have no image."""
 
     def begin(self, order: PrepareUpdate, connected: Collection[str], now: float) -> None:
-        """Ask every node that trains or waits."""
+        """Have the engine try an image that is new, then ask every node that trains or waits."""
         self._order, self._number = order, next(self._numbers)
-        self._asked, self._ready, self._missing = {}, 0, []
+        self._asked, self._later, number = {}, [], self._number
+        self._ready, self._missing = 0, []
+        if order.version.image == self._state.version.image:
+            self._begin(order, connected, now)
+        elif self.try_image is None:
+            self._tell("the nodes of this job have no image")
+        else:
+            self.try_image(order.version.image, lambda *told: self._tried(order, number, *told))
+
+    def _tried(
+        self, order: PrepareUpdate, number: int, why: str, connected: Collection[str], now: float
+    ) -> None:
+        if number != self._number:
+            return  # of an order that a newer one has ended
+        if why:
+            self._tell(why)
+        else:
+            self._begin(order, connected, now)
+
+    def _begin(self, order: PrepareUpdate, connected: Collection[str], now: float) -> None:
         state = self._state
         usable = [n for n in state.nodes.values() if n.state is not NodeState.JOINING]
         self._missing = [node.name for node in usable if node.node not in connected]

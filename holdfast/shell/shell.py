@@ -294,10 +294,12 @@ class Shell:
     def look(self) -> None:
         """Silence, and time that has passed: a few times a second, and at `next_deadline`."""
         now = self._clock()
-        if self.can_hand_over() and self.nodes.cut_off(self._engine.near, now):
+        cut_off = self.can_hand_over() and self.nodes.cut_off(self._engine.near, now)
+        if cut_off:
             self.cut_off = True
             return
-        self.nodes.look(now)
+        if cut_off is not None:
+            self.nodes.look(now)
         self.decisions.look(self.nodes.connected, now)
         self.hangs.look(now, self.catch_up)
         self.stragglers.look(self.nodes.connected, now)
@@ -418,5 +420,6 @@ def _update(message: UpdateJob) -> UpdateRequested:
         sets=message.sets,
         when=message.when,
         canary=message.canary,
+        image=message.image,
         back=message.back,
     )

@@ -60,6 +60,7 @@ class Agreed(NamedTuple):
     keep: int = 0  # some rank has waited long enough: they are kept with the snapshot
     end: int = 0  # some rank wants the loop to end
     unsound: int = 0  # some rank's loss or gradient norm is not finite: nothing is kept of that
+    hold_ms: int = 0  # the attempt ends with the urgent snapshot, within this time
 
     @property
     def together(self) -> bool:

@@ -59,6 +59,8 @@ class SnapshotsInUse:
 
     def met(self, *, pending: bool) -> None:
         """All ranks have the newest one whole; `pending`: some rank's is still being copied."""
+        if self._storage_page is not None:
+            self._storage_page.met(self.newest)
         if not self.by_agents:
             self.kept = self.newest
         elif not pending:

@@ -35,6 +35,8 @@ class LoopPosition:
         """Whether all ranks know of some snapshot that all can get."""
         self.replicas_differ = False
         """Whether all ranks know that parameters which should be the same are not."""
+        self.hold_s = 0.0
+        """How long all stand still after the next urgent snapshot, with which the attempt ends."""
 
     def ask_end(self) -> None:
         """The loop is to end, on all ranks, once they have met. May be called by any of them."""
@@ -43,6 +45,7 @@ class LoopPosition:
     def learn(self, agreed: Agreed) -> None:
         """What all ranks know now."""
         self.stopping |= bool(agreed.urgent)
+        self.hold_s = agreed.hold_ms / 1000 or self.hold_s
         self.unsound = bool(agreed.unsound) or self.replicas_differ
         if agreed.end:
             self.ended, self.total = True, self.completed

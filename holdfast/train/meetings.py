@@ -108,4 +108,5 @@ class Meetings:
             keep=keep,
             end=int(self._loop.asked_end),
             unsound=int(self._loop.numbers_bad(completed - 1)),
+            hold_ms=requests.hold_ms() if urgent else 0,
         )

@@ -6,6 +6,7 @@ one takes its place.
 """
 
 import logging
+import math
 import time
 from collections.abc import Set as AbstractSet
 
@@ -76,6 +77,10 @@ class SaveRequests:
         urgent = self._storage_page is not None and self._storage_page.urgent
         self._answered_urgent = self._answered_urgent and urgent
         return urgent and not self._answered_urgent
+
+    def hold_ms(self) -> int:
+        """For how long training stands still after that snapshot at most; 0: it goes on."""
+        return math.ceil(1000 * self._storage_page.hold_s) if self._storage_page is not None else 0
 
     def intervals(self, stall_s: float) -> list[float]:
         """Seconds between two checkpoints of each tier, as planned now; 0 for one that is not used.

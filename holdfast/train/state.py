@@ -36,6 +36,8 @@ from holdfast.train.surviving_group import AttemptBrokenError
 
 logger = logging.getLogger(__name__)
 
+HOLD_LOOK_S = 0.01  # between two looks at whether this process is kept for the next attempt
+
 
 class State:
     """What `run.track()` returns: the loop."""
@@ -248,6 +250,24 @@ class State:
             self._progress.publish(through=self.completed)
         snapshots.take(self.completed, flags)
         self._progress.planned(snapshots.intervals())
+        if flags & SnapshotFlag.URGENT and self.completed < snapshots.loop.total:
+            self._hold(snapshots)
+
+    def _hold(self, snapshots: Snapshotter) -> None:
+        """Where the attempt ends with this snapshot, begin no step that would be lost: wait to be
+        ended, until the time for that is up."""
+        loop = snapshots.loop
+        if not loop.hold_s:
+            return
+        until = time.monotonic() + loop.hold_s
+        snapshots.finish()
+        if snapshots.step < self.completed:  # it was given up, and the next one takes its place
+            return
+        while time.monotonic() < until:
+            if self.survival is not None:
+                self.survival.require_whole()
+            time.sleep(HOLD_LOOK_S)
+        loop.hold_s = 0.0
 
     def _whole(self, step: int, seconds: float) -> None:
         assert self._snapshots is not None

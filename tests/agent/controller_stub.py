@@ -5,8 +5,10 @@ real process started the way the driver starts it.
 """
 
 import contextlib
+import errno
 import json
 import os
+import random
 import secrets
 import signal
 import subprocess
@@ -51,6 +53,10 @@ from tests.patience import PATIENCE_S
 from tests.warm import Module
 
 PULSE_S = 0.05
+_dice = random.SystemRandom()  # suites that run at the same time share nothing
+# Not one of those that the kernel gives to connections: while a controller is away, the connection
+# of another test might take its port.
+PORTS = range(10_000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
 Found = TypeVar("Found")
 Told = Kept | JournalCopy | EvidenceReply | EntryTimes | MachineChecked
 Heard = Hello | Fact | Report | Told | AskStatus
@@ -104,16 +110,26 @@ class StubController:
     def open(self, *, same_port: bool = False) -> None:
         """Listen, and publish where."""
         self._hellos_before = len(self.hellos)
-        self._server = serve(
-            self._talk, "127.0.0.1", self.port if same_port else 0, max_size=MAX_MESSAGE_BYTES,
-            create_connection=Line,
-        )  # fmt: skip
+        self._server = self._serve(self.port if same_port else _dice.choice(PORTS))
+        while self._server is None and not same_port:
+            self._server = self._serve(_dice.choice(PORTS))
+        assert self._server is not None, f"port {self.port} is free"
         self.port = port = self._server.socket.getsockname()[1]
         fresh = self.folder / "controller.new"
         fresh.write_text(json.dumps({"host": "127.0.0.1", "port": port, "pid": os.getpid()}))
         fresh.replace(self.folder / "controller.json")
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
+
+    def _serve(self, port: int) -> Server | None:
+        try:
+            return serve(
+                self._talk, "127.0.0.1", port, max_size=MAX_MESSAGE_BYTES, create_connection=Line
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return None
 
     def close(self) -> None:
         """Vanish: the port closes and every connection is cut."""

@@ -273,16 +273,18 @@ def test_code_is_shipped_from_where_the_job_file_says_and_updated(site: Site) ->
     site.until(lambda: site.printed("shipped"))
     site.until(lambda: site.holdfast("logs", "gpt").stdout == "[0] shipped\n")
     for wrong, slug in (
-        ("--image=img:2", "update-unsupported"),
-        ("--rollback", "update-first"),
-        ("--set=x", "usage"),
+        (("--rollback",), "update-first"),
+        (("--set=x",), "usage"),
+        (("--image=img:2", "--set=x=1"), "usage"),
+        (("--image=img 2",), "job-invalid"),
+        (("--image=img:2",), "update-refused"),  # it has one pod, and nothing outlives that
     ):
-        refused = site.holdfast("update", "gpt", wrong)
+        refused = site.holdfast("update", "gpt", *wrong)
         assert (refused.returncode, f"error[{slug}]" in refused.stderr) == (2, True), refused
     (site.folder / "src" / "hello.sh").write_text("echo $1 $WORD; sleep 600")
     words = ("--code", str(site.folder / "src"), "--set", "lr=2", "--set", "env.WORD=again")
     update = site.answer("update", "gpt", *words)["update"]
-    assert (update["version"], update["stage"]) == (2, "used")
+    assert (update["version"], update["stage"]) == (3, "used")
     site.until(lambda: site.printed("--lr again"))
     assert site.holdfast("update", "gpt", "--rollback").returncode == 0
     site.until(lambda: site.answer("status", "gpt")["version"] == 1)

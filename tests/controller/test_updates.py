@@ -114,6 +114,32 @@ def test_one_that_a_node_cannot_prepare_is_refused_and_training_goes_on() -> Non
     assert only(ask(world, "y"), PrepareUpdate).version.number == 3, "numbers are not used again"
 
 
+def test_another_image_stops_no_attempt_and_is_that_of_nodes_that_come() -> None:
+    world = training()
+    assert only(ask(world, sets={}, image="img:2"), PrepareUpdate).version.image == "img:2"
+    assert only(prepared(world), KeepVersion).version == Version(number=2, image="img:2")
+    assert (world.state.phase, world.state.attempt) == (Phase.RUNNING, 1)
+    assert stages(world) == ["used"] and not world.state.incidents
+    back = only(ask(world, "y", sets={}, back=True), PrepareUpdate)
+    assert back.version == FIRST
+    assert only(prepared(world, version=1), KeepVersion).version == FIRST
+    ask(world, "z", sets={}, image="img:none")
+    refused = only(prepared(world, version=3, why="ImagePullBackOff", ready_count=0), KeepVersion)
+    assert refused.version == FIRST
+    assert world.state.updating.records[-1].why == "ImagePullBackOff", "no node has said that"
+
+
+def test_an_image_whose_first_attempt_fails_is_taken_back() -> None:
+    world = training()
+    ask(world, sets={}, image="img:2")
+    prepared(world)
+    world.kill("b", 1)
+    assert only(world.recover(), StartAttempt).version.image == "img:2"
+    world.train(step=12, restored=10)
+    assert only(fails(world), StartAttempt).version == FIRST
+    assert stages(world) == ["reverted"]
+
+
 def test_now_does_not_wait_for_the_end_of_the_step() -> None:
     world = training()
     ask(world, when="now")

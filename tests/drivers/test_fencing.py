@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -270,6 +272,29 @@ def test_a_job_is_locked_from_its_first_moment(home: Path) -> None:
     with locked(folder, lock):
         assert controller_alive(folder)
     assert not controller_alive(folder)
+
+
+def test_who_only_looks_for_a_controller_keeps_nobody_from_being_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine `holdfast status` may be held up while it shares the lock."""
+    folder = home / "jobs" / "job"
+    os.close(create(JOB, folder, now=1.0))
+    asker = os.open(folder / "lock", os.O_RDWR)
+    fcntl.flock(asker, fcntl.LOCK_SH)
+    pauses = iter(range(100))
+
+    def pause(_seconds: float) -> None:
+        if next(pauses) == 99:
+            os.close(asker)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    with locked(folder):
+        assert controller_alive(folder)
+        with pytest.raises(Error) as raised, locked(folder):
+            pass
+    assert raised.value.slug == "job-running"
+    assert not list(pauses), "as long as it took"
 
 
 def test_a_record_that_cannot_be_replaced_stays(

@@ -53,6 +53,7 @@ from tests.patience import PATIENCE_S, until
 ACCOUNT = "holdfast-operator"
 JOB_ENGINE = {"engine": "job"}
 PLAIN = {"engine": "job", "mode": "plain"}
+OTHER = {"name": "other:2"}
 STARTED = time.time()
 
 
@@ -151,6 +152,12 @@ class Site:
         self.store.change(
             CONFIG_MAPS, "default", "run-record", lambda b: b.update(data=body["data"])
         )
+
+    def asked(self) -> UpdateJob | None:
+        """What the job's controller is asked for because the spec has changed."""
+        marks = (self.get(CONFIG_MAPS, "run-job") or {})["metadata"].get("annotations") or {}
+        text = marks.get(UPDATE_SPEC)
+        return msgspec.json.decode(text, type=UpdateJob) if text else None
 
     def looks(self) -> int:
         """How often the operator has read the TrainingJob."""
@@ -266,32 +273,60 @@ async def test_what_was_deleted_by_hand_comes_back_until_the_job_has_ended(it: S
 
 
 @on_site
+async def test_another_image_is_an_update_where_pods_can_be_replaced_one_by_one(it: Site) -> None:
+    """By itself: what is left with the image before would run other arguments, too."""
+    it.start()
+    await it.apply(training_job(kubernetes={"engine": "pods"}, nodes={"count": 2}))
+    before = await it.until(lambda: it.get(DEPLOYMENTS, "run-controller"))
+    it.publish("running")
+    it.edit(lambda said: said.update(image=OTHER, args=["--lr", "2"]))
+    await it.until(lambda: _waits(it))
+    assert it.asked() is None
+    it.edit(lambda said: said.pop("args"))
+    first = await it.until(it.asked)
+    assert (first.image, first.args, first.sets) == ("other:2", (), {})
+    it.edit(lambda said: said.update(args=["--lr", "2"]))
+    then = await it.until(lambda: (now := it.asked()) is not None and now.id != first.id and now)
+    assert (then.image, then.args) == ("other:2", ("--lr", "2")), "nothing is rolled again"
+    after = it.get(DEPLOYMENTS, "run-controller")
+    assert after is not None and after["spec"] == before["spec"]
+
+
+@on_site
+async def test_another_image_waits_where_an_engine_makes_the_pods(it: Site) -> None:
+    it.start()
+    await it.apply(training_job(kubernetes=JOB_ENGINE, nodes={"count": 2}))
+    await it.until(lambda: it.get(JOBS, "run"))
+    it.publish("running")
+    it.edit(lambda said: said.update(image=OTHER))
+    await it.until(lambda: _waits(it))
+
+
+def _waits(it: Site) -> bool:
+    conditions = it.status().get("conditions", [])
+    return any(condition["reason"] == "ChangeWaits" for condition in conditions)
+
+
+@on_site
 async def test_of_a_running_job_only_arguments_and_variables_are_changed(it: Site) -> None:
     it.start()
     await it.apply(training_job(kubernetes=JOB_ENGINE))
     before = await it.until(lambda: it.get(JOBS, "run"))
     it.publish("running")
     it.edit(lambda said: said.update(nodes={"count": 5}))
-    await it.until(lambda: any(
-        c["reason"] == "ChangeWaits" for c in it.status().get("conditions", [])
-    ))  # fmt: skip
+    await it.until(lambda: _waits(it))
     assert it.marks()["Accepted"] == "True"
     after = it.get(JOBS, "run")
     assert after is not None and after["spec"] == before["spec"]
 
-    def asked() -> UpdateJob | None:
-        marks = (it.get(CONFIG_MAPS, "run-job") or {})["metadata"].get("annotations") or {}
-        text = marks.get(UPDATE_SPEC)
-        return msgspec.json.decode(text, type=UpdateJob) if text else None
-
-    assert asked() is None
+    assert it.asked() is None
 
     def arguments(said: Body) -> None:
         del said["nodes"]
         said.update(args=["--lr", "2"], env={"A": "b"})
 
     it.edit(arguments)
-    order = await it.until(asked)
+    order = await it.until(it.asked)
     assert (order.args, order.sets) == (("--lr", "2"), {"env.A": "b"})
     told = {"version": 2, "id": order.id, "by": order.by, "at": 1.0, "when": "next-step",
             "stage": "refused", "why": "run-0: exit status 2", "code": None, "sets": {},
@@ -302,13 +337,11 @@ async def test_of_a_running_job_only_arguments_and_variables_are_changed(it: Sit
         for c in it.status().get("conditions", [])
     ))  # fmt: skip
     it.edit(lambda said: said.pop("args"))
-    again = await it.until(lambda: (now := asked()) is not None and now.id != order.id and now)
+    again = await it.until(lambda: (now := it.asked()) is not None and now.id != order.id and now)
     assert (again.args, again.sets) == ((), {"env.A": "b"})
     it.edit(lambda said: said.pop("env"))
-    await it.until(lambda: any(
-        c["reason"] == "ChangeWaits" for c in it.status().get("conditions", [])
-    ))  # fmt: skip
-    assert asked() == again, "a variable cannot be taken back"
+    await it.until(lambda: _waits(it))
+    assert it.asked() == again, "a variable cannot be taken back"
 
 
 @on_site

@@ -102,3 +102,42 @@ def test_a_later_version_ends_the_questions_about_the_one_before() -> None:
     assert not scene.told
     scene.answer("a")
     assert [one.version for one in scene.told] == [3]
+
+
+def test_another_image_is_tried_before_any_node_is_asked() -> None:
+    scene = Scene(connected="ab")
+    tried: list[Any] = []
+    scene.preparation.try_image = lambda image, done: tried.append((image, done))
+    order = PrepareUpdate(version=Version(number=3, image="img:2"), canary=False, reason="x")
+    scene.sent.clear()
+    scene.preparation.begin(order, "ab", 2.0)
+    (image, done), *_ = tried
+    assert (image, scene.asked) == ("img:2", "")
+    scene.preparation.gone("a", 3.0)
+    scene.preparation.look(900.0)
+    assert not scene.told, "it takes as long as it takes"
+    done("", "b", 900.0)
+    assert scene.asked == "b"
+    scene.answer("b", at=901.0)
+    assert scene.told == [UpdatePrepared(version=3, ready_count=1, missing=("node-a", "node-c"))]
+
+
+def test_an_image_that_cannot_be_used_ends_it_and_one_that_was_overtaken_is_no_news() -> None:
+    scene = Scene()
+    tried: list[Any] = []
+    scene.preparation.try_image = lambda _image, done: tried.append(done)
+    for number in (3, 4):
+        version = Version(number=number, image=f"img:{number}")
+        order = PrepareUpdate(version=version, canary=False, reason="x")
+        scene.preparation.begin(order, "ab", 2.0)
+    tried[0]("", "ab", 3.0)
+    assert scene.asked == "abc", "only what was asked for the first version"
+    tried[1]("ImagePullBackOff", "ab", 3.0)
+    assert scene.told == [UpdatePrepared(version=4, ready_count=0, why="ImagePullBackOff")]
+
+
+def test_where_nodes_have_no_image_none_can_be_asked_for() -> None:
+    scene = Scene()
+    order = PrepareUpdate(version=Version(number=3, image="img:2"), canary=False, reason="x")
+    scene.preparation.begin(order, "abc", 2.0)
+    assert "have no image" in scene.told[0].why

@@ -3,6 +3,7 @@
 The storage process is played by the test, which reads the same shared memory.
 """
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from holdfast.checkpoint.index import read_index
 from holdfast.checkpoint.settings import VARIABLE, CheckpointSettings, TierRule
 from holdfast.checkpoint.storage_page import SaveStatus, StoragePage
 from holdfast.checkpoint.tiers import SnapshotFlag, Tier
+from tests.patience import PATIENCE_S
 from tests.train.cluster import Cluster
 
 LARGE = str(3 << 20)  # numbers of 4 bytes that the private part grows by in each step
@@ -121,6 +123,37 @@ def test_one_node_that_is_about_to_go_makes_all_ranks_hurry_once(two: Cluster) -
         found = headers(two, rank)
         hurried = [step for step, header in found.items() if SnapshotFlag.URGENT & header.flags]
         assert hurried == [1] and found[1].flags == SnapshotFlag.URGENT | SnapshotFlag.SHARED
+
+
+def test_no_step_follows_the_snapshot_that_an_attempt_ends_with(two: Cluster) -> None:
+    """Workers are ended a moment later, wherever they are then: a step that one of them had done by
+    that time would be lost."""
+    told(two, CheckpointSettings())
+    pages = [StoragePage(fd) for fd in two.storage_pages]
+    pages[1].warn(time.monotonic() + PATIENCE_S, holds=True)
+    until = time.monotonic() + PATIENCE_S
+
+    def end_them() -> None:
+        while any(page.newest_met is None for page in pages) and time.monotonic() < until:
+            time.sleep(0.01)
+        for child in multiprocessing.active_children():
+            child.terminate()
+
+    thread = threading.Thread(target=end_them)
+    thread.start()
+    two.run()
+    thread.join()
+    assert [page.newest_met for page in pages] == [Key(1, 1), Key(1, 1)], "whole on both"
+    pages[1].warn(0.0)
+    assert two.redo_until == 1, "no step was done after that one"
+    assert two.finish().restored == [1, 1]
+
+
+def test_who_is_not_ended_in_time_trains_on(two: Cluster) -> None:
+    told(two, CheckpointSettings())
+    StoragePage(two.storage_pages[1]).warn(time.monotonic() + 3.0, holds=True)
+    assert two.finish().restored == [0, 0]
+    assert headers(two, 0).keys() == {7, 8}
 
 
 def test_a_snapshot_in_a_hurry_is_whole_before_the_next_step_begins(two: Cluster) -> None:

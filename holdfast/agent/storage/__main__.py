@@ -91,7 +91,8 @@ class Storage:
             readable, _, _ = select.select([self._sock], [], [], LOOK_S)
             if readable and not self._obey():
                 os._exit(0)
-            if self._changes.any() or time.monotonic() >= self._look_at:
+            late = self._urgent.waits or time.monotonic() >= self._look_at
+            if self._changes.any() or late:
                 self._look_at = time.monotonic() + LOOK_ANYWAY_S
                 self._look()
 

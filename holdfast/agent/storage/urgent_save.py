@@ -2,9 +2,9 @@
 
 The workers have seen the warning on their storage pages and agreed on one more snapshot, marked
 urgent, at the end of a step. It is safe in a durable tier once that is committed; in the memory of
-other nodes once these have the copies, as the shared state is there anyway. Copies that the workers
-send to each other are known to have arrived when a later snapshot exists, because they meet before
-each; where none comes, they have met after a while all the same.
+other nodes once these have the copies, as the shared state is there anyway; where only the attempt
+ends, once it is whole on all ranks. That is so, and copies that the workers send to each other have
+arrived, once the workers have met after it; where they do not say so, after a while all the same.
 """
 
 import time
@@ -25,6 +25,11 @@ class UrgentSave:
     def __init__(self) -> None:
         self._warning: Warn | None = None
         self._taken: tuple[Key, float] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody waits for it to be safe."""
+        return self._warning is not None
 
     def warn(self, order: Warn) -> None:
         """The agent has warned, or said that all is well."""
@@ -48,9 +53,11 @@ class UrgentSave:
         if self._taken is None or self._taken[0] != key:
             self._taken = (key, time.monotonic())
         where = in_tiers(key, order, committed)
-        if where is None and not order.job_ends and copies:
-            taken_s = time.monotonic() - self._taken[1]
-            where = in_memory(key, arenas, storage_pages, infos, taken_s)
+        if where is None and not order.job_ends and (copies or not order.node_goes):
+            met = time.monotonic() - self._taken[1] >= MET_S or all(
+                page.newest_met is not None and page.newest_met >= key for page in storage_pages
+            )
+            where = in_memory(key, order, storage_pages, infos, met=met)
         if where is None:
             return None
         self._warning = None
@@ -67,10 +74,7 @@ def urgent_key(arenas: Sequence[Arena], attempt: int) -> Key | None:
 
 
 def in_tiers(key: Key, order: Warn, committed: dict[Tier, Key | None]) -> str | None:
-    """The durable tier that has it and survives; `committed` are the tiers there are. Where only
-    the attempt ends, it is safe as it lies here."""
-    if not (order.node_goes or order.job_ends):
-        return "the memory of this node"
+    """The durable tier that has it and survives; `committed` are the tiers there are."""
     for tier, newest in committed.items():
         lost = tier is Tier.LOCAL and order.node_goes and len(committed) > 1
         if newest is not None and newest >= key and not lost:
@@ -80,21 +84,22 @@ def in_tiers(key: Key, order: Warn, committed: dict[Tier, Key | None]) -> str | 
 
 def in_memory(
     key: Key,
-    arenas: Sequence[Arena],
+    order: Warn,
     storage_pages: Sequence[StoragePage],
     infos: Sequence[WorkerInfo],
-    taken_s: float,
+    *,
+    met: bool,
 ) -> str | None:
-    """The other nodes, if their memory has all that only this node had; `taken_s` is how long ago
-    the snapshot was seen to be whole here."""
+    """The nodes whose memory has it, if it survives there; `met`: the workers have met after it."""
+    if not order.node_goes:
+        return "the memory of this node" if met else None
     if any(info.world_size == info.local_world_size for info in infos):
         return None
     if all(info.peers for info in infos):
         copied = [storage_page.newest_copied for storage_page in storage_pages]
         there = all(newest is not None and newest >= key for newest in copied)
     else:
-        later = [any(h.key > key for h in _private(arena, key.attempt)) for arena in arenas]
-        there = all(later) or taken_s >= MET_S
+        there = met
     return "the memory of other nodes" if there else None
 
 

@@ -37,16 +37,21 @@ print(json.dumps({"python": sys.version.split()[0], "torch": version("torch"),
 async def image(patient: Patient) -> list[ClusterCheck]:
     """What the image says of itself."""
     body = pod(patient.request, f"{patient.request.name}-image-check-{secrets.token_hex(2)}")
+    return [await looked(patient.cluster, patient.request, body)]
+
+
+async def looked(cluster: Cluster, request: Request, body: Body) -> ClusterCheck:
+    """What came of it; `body` is the pod that looks. Raises `ApiError`."""
     name = body["metadata"]["name"]
     remedy = "correct `image` in the job file; deploy/images shows how one is built"
-    await patient.cluster.create(body)
+    await cluster.create(body)
     try:
-        said = await _said(patient.cluster, name)
+        said = await _said(cluster, name)
     finally:
-        await patient.cluster.delete(PODS, name, grace_s=0)
+        await cluster.delete(PODS, name, grace_s=0)
     if isinstance(said, str):
-        return [ClusterCheck("image", False, said, remedy)]
-    return [_judged(patient.request, said)]
+        return ClusterCheck("image", False, said, remedy)
+    return _judged(request, said)
 
 
 def pod(request: Request, name: str) -> Body:

@@ -29,6 +29,7 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.doubt import Doubt
 from holdfast.drivers.kubernetes.engine_size import EngineSize
+from holdfast.drivers.kubernetes.images import why_not
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
@@ -55,6 +56,7 @@ from holdfast.messages import ChecksReply, Leave, StacksReply, UpdateJob
 from holdfast.profiles import ProfileReply, ProfileWish
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
+from holdfast.shell.preparation import Tried
 from holdfast.shell.replicas import FileLines
 from holdfast.shell.shell import Settings, Shell
 
@@ -139,6 +141,8 @@ class KubernetesDriver:
         avoided = Machines(cluster, request)
         self._removal = Removal(cluster, self._roster, avoided, self._output)
         self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
+        self._supply.images.put = self._shell.put
+        self._shell.preparation.try_image = self._try_image
         self._notes = MachineNotes(cluster, request, controller.state, self._roster.machine)
         self._size = EngineSize(cluster, request, controller.state, self._roster)
         self._admitted = AdmittedSize(cluster, request, controller.state, self._shell.put)
@@ -162,6 +166,8 @@ class KubernetesDriver:
             self._machines.observe(entry.event)
             self._notes.hear(entry)
             self._size.look()
+            if self._supply.images.ever:
+                self._supply.look()
             self._notifier.heard()
             self._telemetry.heard(entry)
             observe(entry, state)
@@ -242,6 +248,13 @@ class KubernetesDriver:
         """The pod of a node; nobody waits for its end."""
         self._removal.remove(order)
         done(())
+
+    def _try_image(self, image: str, tried: Tried) -> None:
+        async def attempt() -> None:
+            why = await why_not(self._cluster, self._request, image)
+            tried(why, self._shell.nodes.connected, self._clock.now())
+
+        self._removal.keep(attempt())
 
     def leave(self, order: EndJob) -> Leave:
         """With the exit status that the engine understands."""

@@ -16,6 +16,13 @@ from holdfast.drivers.kubernetes.cluster import (
     ConflictError,
     NotFoundError,
 )
+from holdfast.drivers.kubernetes.images import (
+    ImageRollout,
+    RolloutStep,
+    give_way,
+    marked,
+    with_image,
+)
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
@@ -60,6 +67,7 @@ class Supply:
         self._made: dict[str, str] = {}  # name → UID of pods that the watch has not shown yet
         self._unsure: set[str] = set()  # those of them that may be gone again
         self.trouble: str | None = None  # why none can be made
+        self.images = ImageRollout(state, roster)
 
     def look(self) -> None:
         """Pods may have to be made."""
@@ -77,6 +85,8 @@ class Supply:
     async def _supply(self) -> None:
         await self.make_missing()
         self.trouble = self._held_back()
+        if self.images.ever and not self._state.ended:
+            await self._replace()
 
     def _refused(self, error: ApiError) -> None:
         self.trouble = f"the cluster to accept its pods: {error.message}"
@@ -93,9 +103,10 @@ class Supply:
 
     async def _make(self, owner: Body) -> None:
         spare = self._request.spares and self._roster.lacks_spares(self._state.target)
-        name = self._roster.next_name(self._request.name)
-        template = own_pods.template(self._request, "spare" if spare else "node")
-        body = owned(own_pods.named(template, name), owner)
+        name, image = self._roster.next_name(self._request.name), self._state.version.image
+        request = with_image(self._request, image)
+        template = own_pods.template(request, "spare" if spare else "node")
+        body = owned(marked(own_pods.named(template, name), image), owner)
         if not spare:
             body = self._prioritised(body)
         try:
@@ -103,6 +114,15 @@ class Supply:
         except ConflictError:
             return  # a pod of this name exists: the next try takes the next
         self._made[name] = made["metadata"]["uid"]
+
+    async def _replace(self) -> None:
+        """The next pod that has not the image of the version in use."""
+        step = self.images.next() if not self._unseen() else RolloutStep()
+        if step.facts:
+            self.images.put(*step.facts)
+        if step.evict is not None:
+            await give_way(self._cluster, step.evict)
+            self.images.done(step.evict)
 
     def _prioritised(self, pod: Body) -> Body:
         """One that takes the place of a lost node may preempt other work, if the job says so: the

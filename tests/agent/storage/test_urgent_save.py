@@ -78,7 +78,27 @@ def test_copies_among_workers_have_arrived_once_these_have_met(
 ) -> None:
     save = UrgentSave()
     save.warn(Warn(within_s=9.0))
-    taken(node)
+    key = taken(node)
+    assert look(save, node, {}) is None
+    node[1].met(Key(1, 6))
+    assert look(save, node, {}) is None, "that was before"
+    node[1].met(key)
+    assert look(save, node, {}) is not None
+    save.warn(Warn(within_s=9.0))
+    node[1].met(None)
     assert look(save, node, {}) is None
     monkeypatch.setattr(urgent_save, "MET_S", 0.0)
-    assert look(save, node, {}) is not None
+    assert look(save, node, {}) is not None, "after a while all the same"
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_where_only_the_attempt_ends_it_has_to_be_whole_on_all_ranks(
+    node: Node, copies: int
+) -> None:
+    save, key = UrgentSave(), taken(node)
+    save.warn(Warn(within_s=9.0, node_goes=False))
+    around = [node[0]], [node[1]], [info()]
+    assert save.look(*around, {}, copies) is None, "another rank may not have begun to write it"
+    node[1].met(key)
+    found = save.look(*around, {}, copies)
+    assert found is not None and found.where == "the memory of this node"

@@ -19,13 +19,14 @@ def pod(
     restarts: int = 0,
     machine: str = "m0",
     leaving: bool = False,
+    labels: dict[str, str] | None = None,
     **status: Any,
 ) -> Pod:
     """A pod whose main container is in this state (by default it runs)."""
     metadata: dict[str, Any] = {
         "name": name,
         "uid": uid or f"uid-{name}",
-        "labels": {"holdfast.dev/job": "run", "holdfast.dev/role": role},
+        "labels": {"holdfast.dev/job": "run", "holdfast.dev/role": role, **(labels or {})},
     }
     if leaving:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"

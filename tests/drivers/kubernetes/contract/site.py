@@ -5,7 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +217,13 @@ class Site:
         patch = {"metadata": {"annotations": {STOP: how}}}
         await self.api.patch(CONFIG_MAPS, "run-job", patch)
 
-    async def update(self, id_: str, data: bytes, **wish: Any) -> UpdateStatus:
-        """As `holdfast update --code` does; once nodes have prepared it, or could not."""
-        owner = (await origin(self.api, "run")).owner
-        await ship(self.api, "run", data, owner, ())
-        order = UpdateJob(by="holdfast update", id=id_, code=digest(data), **wish)
+    async def update(self, id_: str, data: bytes = b"", **wish: Any) -> UpdateStatus:
+        """As `holdfast update` does; once nodes have prepared it, or could not."""
+        if data:
+            owner = (await origin(self.api, "run")).owner
+            await ship(self.api, "run", data, owner, ())
+            wish["code"] = digest(data)
+        order = UpdateJob(by="holdfast update", id=id_, **wish)
         await ask_to_update(self.api, "run", order)
 
         def heard(status: JobStatus) -> UpdateStatus | None:
@@ -247,9 +249,10 @@ class Site:
 @contextlib.asynccontextmanager
 async def running(
     engine: Engine, folder: Path, *, steps: int = LONG, args: tuple[str, ...] = (),
-    machines: int = 4, light: bool = False, **spec: Any,
+    machines: int = 4, light: bool = False, images: Iterable[str] | None = None, **spec: Any,
 ) -> AsyncIterator[Site]:  # fmt: skip
-    """A submitted job of two nodes and a spare, gone with its cluster at the end.
+    """A submitted job of two nodes and a spare, gone with its cluster at the end. Of images only
+    those that are named can be pulled.
 
     A light one runs a program that only waits, and starts in a tenth of the time.
     """
@@ -273,7 +276,8 @@ async def running(
     )  # fmt: skip
     request = requested(job, engine=engine, namespace="default", code=bundle(code))
     extra = () if engine in ("pods", "job") else (engine,)
-    async with cluster(machines=machines, engines=extra) as it:
+    known = None if images is None else dict.fromkeys(images)
+    async with cluster(machines=machines, engines=extra, images=known) as it:
         api = it.api()
         try:
             for body in unchecked(request):

@@ -149,7 +149,7 @@ async def _updated_in_its_pods(site: Site, pods: set[str]) -> None:
     refused = await site.update("bad", bundle(code.parent))
     assert refused.stage == "refused" and "No module named 'no_such'" in (refused.why or "")
     code.write_text(code.read_text().replace("import no_such\n", "print('second code')\n"))
-    await site.update("good", bundle(code.parent), sets={"pause": "0.05"})
+    await site.update("good", bundle(code.parent), sets={"pause": "0.05"}, canary=True)
     status = await site.trains(attempt=3)
     assert (status.version, status.attempt) == (3, 3) and {n.node for n in status.nodes} == pods
     incident = (await site.incidents())[-1]

@@ -1,0 +1,172 @@
+"""Another image for a job that trains: it is tried first, then our own pods are replaced.
+
+The trial is a pod that asks for next to nothing: it pulls the image and says what Python, torch and
+Holdfast it has. Until it has, nothing is replaced. Then one pod after the other gives way, at most
+one at a time: first a spare, and the new pod that comes in its place takes over the rank of a
+member, at the end of a step that other nodes have in memory, as for a machine that is about to go.
+Without spares a member is evicted, and saves what it alone has while it leaves. Which image a pod
+was made with stands in a label, because webhooks may rewrite what its containers say.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from typing import NamedTuple
+
+from holdfast.controller import NodeState, Phase, State
+from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster
+from holdfast.drivers.kubernetes.manifests.names import IMAGE
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.origin import origin, owned
+from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.roster import Roster, uid_of
+from holdfast.events import AnyEvent, HealthChanged, Severity
+
+CONDITION = "image-replaced"
+MARK_CHARS = 16
+FIXED = {
+    "job": "the pod template of a Job cannot be changed",
+    "jobset": "the pod templates of a JobSet that runs cannot be changed",
+    "trainjob": "spec.trainer of a TrainJob cannot be changed",
+}
+
+
+def mark(image: str) -> str:
+    """What the label says; empty for the image of the job as it was started."""
+    return sha256(image.encode()).hexdigest()[:MARK_CHARS] if image else ""
+
+
+def with_image(request: Request, image: str) -> Request:
+    """The job, with this image; empty: its own."""
+    if not image or request.job.image is None:
+        return request
+    other = request.job.image.model_copy(update={"name": image})
+    return replace(request, job=request.job.model_copy(update={"image": other}))
+
+
+def marked(pod: Body, image: str) -> Body:
+    """The pod, with the label that says so."""
+    if not image:
+        return pod
+    meta = pod["metadata"]
+    return {**pod, "metadata": {**meta, "labels": {**meta["labels"], IMAGE: mark(image)}}}
+
+
+# ── the trial ─────────────────────────────────────────────────────────────────────────────────
+
+
+def refusal(request: Request) -> str:
+    """Why pods of this job cannot be replaced one by one; empty if they can."""
+    if request.engine != "pods":
+        why = FIXED.get(request.engine, f"pods of a {request.engine} are made by its own operator")
+        return (
+            f"{why}, so only a new one has another image: change the job file, then "
+            "`holdfast submit job.yaml --replace` (it continues from its newest checkpoint)"
+        )
+    distant = request.job.checkpoints.shared or request.job.checkpoints.archive
+    if request.nodes == 1 and distant is None:
+        return (
+            "the pod of its only node would take the state of the training along: it has no "
+            "checkpoints elsewhere (checkpoints.shared)"
+        )
+    return ""
+
+
+async def why_not(cluster: Cluster, request: Request, image: str) -> str:
+    """Why this image cannot be used, after a pod has been started with it; empty if it can."""
+    from holdfast.drivers.kubernetes import doctor_image
+
+    if why := refusal(request):
+        return why
+    named = with_image(request, image)
+    assert named.job.image is not None, "checked before the job was made"
+    try:
+        body = doctor_image.pod(named, f"{request.name}-image-{secrets.token_hex(3)}")
+        owner = (await origin(cluster, request.name)).of_pods
+        check = await doctor_image.looked(cluster, named, owned(body, owner))
+    except ApiError as error:
+        return f"image {named.job.image.name} cannot be tried: {error}"
+    return "" if check.ok else f"image {named.job.image.name}: {check.found}"
+
+
+# ── the replacement ───────────────────────────────────────────────────────────────────────────
+
+
+class RolloutStep(NamedTuple):
+    """What is done next: facts for the controller, or a pod that has to go."""
+
+    facts: tuple[AnyEvent, ...] = ()
+    evict: Pod | None = None
+
+
+class ImageRollout:
+    """Which pod gives way next. `put` takes facts."""
+
+    def __init__(self, state: State, roster: Roster) -> None:
+        self._state, self._roster = state, roster
+        self._evicted: set[str] = set()  # UIDs
+        self.put: Callable[..., None] = lambda *_facts: None
+
+    @property
+    def ever(self) -> bool:
+        """Whether an update has named an image."""
+        return any(one.version.image for one in self._state.updating.records)
+
+    def next(self) -> RolloutStep:
+        """One thing at a time, and only while nothing else is the matter."""
+        state, pods = self._state, self._roster.pods
+        wanted = mark(state.version.image)
+        old = {uid for uid, pod in pods.items() if pod.metadata.labels.get(IMAGE, "") != wanted}
+        if facts := self._taken_back(old):
+            return RolloutStep(facts)
+        self._evicted &= pods.keys()
+        if not old or self._evicted or any(pod.leaving for pod in pods.values()):
+            return RolloutStep()
+        joined = {uid_of(node.node): node for node in state.nodes.values()}
+        coming = [uid for uid in pods if uid not in joined]
+        if stuck := [uid for uid in coming if uid in old]:
+            return self._evict(stuck[0])
+        calm = state.phase is Phase.RUNNING and state.open_incident is None
+        if coming or not calm or any(n.state is NodeState.JOINING for n in joined.values()):
+            return RolloutStep()
+        members = [uid_of(node) for _, node in sorted(state.ranks.items())]
+        spares = [uid_of(node) for node in state.spares]
+        outdated = [uid for uid in members if uid in old]
+        if outdated and any(uid not in old for uid in spares):
+            return self._announce(joined[outdated[0]].node)
+        waiting = [uid for uid in spares if uid in old]
+        if waiting or outdated:
+            return self._evict((waiting or outdated)[0])
+        return RolloutStep()
+
+    def done(self, pod: Pod) -> None:
+        """It goes."""
+        self._evicted.add(pod.uid)
+
+    def _evict(self, uid: str) -> RolloutStep:
+        return RolloutStep(evict=self._roster.pods[uid])
+
+    def _announce(self, node: str) -> RolloutStep:
+        if any(one.condition == CONDITION for one in self._state.health.get(node, {}).values()):
+            return RolloutStep()
+        number = self._state.version.number
+        told = f"its pod has not the image of version {number}"
+        return RolloutStep((_fact(node, Severity.LEAVES, told),))
+
+    def _taken_back(self, old: set[str]) -> tuple[AnyEvent, ...]:
+        """The version before has come back while this one was announced."""
+        health = self._state.health.items()
+        told = [n for n, known in health if any(c.condition == CONDITION for c in known.values())]
+        return tuple(_fact(node, Severity.OK) for node in told if uid_of(node) not in old)
+
+
+def _fact(node: str, severity: Severity, detail: str = "") -> HealthChanged:
+    return HealthChanged(node=node, condition=CONDITION, severity=severity, detail=detail)
+
+
+async def give_way(cluster: Cluster, pod: Pod) -> None:
+    """It has the time to hand over what it alone has. Raises `ApiError`."""
+    name = pod.metadata.name
+    if not await cluster.evict(name, uid=pod.uid):
+        await cluster.delete(PODS, name, uid=pod.uid)

@@ -1,0 +1,130 @@
+"""Which pod gives way to one with another image: one at a time, and only while nothing is wrong."""
+
+from holdfast.controller import NodeState, Phase
+from holdfast.controller.state import HealthRecord, UpdateRecord
+from holdfast.drivers.kubernetes.images import CONDITION, ImageRollout, RolloutStep, mark, refusal
+from holdfast.drivers.kubernetes.manifests.names import IMAGE
+from holdfast.drivers.kubernetes.roster import Roster
+from holdfast.events import HealthChanged, Severity
+from holdfast.versions import Version
+from tests.drivers.kubernetes.asking import asked
+from tests.drivers.kubernetes.seen import pod
+from tests.drivers.kubernetes.test_roster import state
+
+NEW = Version(number=2, image="img:2")
+FRESH = {IMAGE: mark("img:2")}
+
+
+class Scene:
+    """Members a and b, and `spares`; version 2 has another image."""
+
+    def __init__(self, spares: str = "", fresh: str = "") -> None:
+        self.state = state(*(f"uid-{name}" for name in "ab" + spares))
+        self.roster = Roster(self.state)
+        self.rollout = ImageRollout(self.state, self.roster)
+        for name in "ab" + spares:
+            self.roster.see(pod(name, labels=FRESH if name in fresh else {}))
+            kind = NodeState.SPARE if name in spares else NodeState.MEMBER
+            self.state.nodes[f"uid-{name}"].state = kind
+        self.state.ranks = {0: "uid-a", 1: "uid-b"}
+        self.state.spares = [f"uid-{name}" for name in spares]
+        self.state.phase = Phase.RUNNING
+        self.state.updating.used = [NEW]
+        self.state.updating.records = [
+            UpdateRecord(id="x", version=NEW, by="me", at=0.0, when="next-step")
+        ]
+
+    def evicted(self) -> str:
+        """The pod that gives way now."""
+        step = self.rollout.next()
+        assert step.facts == ()
+        return step.evict.metadata.name if step.evict is not None else ""
+
+    def told(self) -> list[tuple[str, Severity]]:
+        """What the controller is told now."""
+        step = self.rollout.next()
+        assert step.evict is None
+        facts = [fact for fact in step.facts if isinstance(fact, HealthChanged)]
+        return [(fact.node, fact.severity) for fact in facts]
+
+    def announced(self, node: str) -> None:
+        """It was told that this node goes."""
+        self.state.health[node] = {
+            CONDITION: HealthRecord(
+                condition=CONDITION,
+                device="",
+                severity=Severity.LEAVES,
+                detail="",
+                advice="",
+                at=0.0,
+            )
+        }
+
+
+def test_a_spare_gives_way_first_and_then_members_in_turn_to_the_one_that_came() -> None:
+    assert Scene("cd").evicted() == "c"
+    assert Scene("cd", fresh="c").told() == [("uid-a", Severity.LEAVES)]
+    assert Scene("cd", fresh="ca").told() == [("uid-b", Severity.LEAVES)]
+    assert Scene("cd", fresh="abc").evicted() == "d", "the spares that are left come last"
+    assert Scene("cd", fresh="abcd").rollout.next() == RolloutStep()
+
+
+def test_without_spares_a_member_gives_way() -> None:
+    assert Scene().evicted() == "a"
+    assert Scene(fresh="a").evicted() == "b"
+
+
+def test_one_at_a_time() -> None:
+    scene = Scene("c")
+    step = scene.rollout.next()
+    assert step.evict is not None
+    scene.rollout.done(step.evict)
+    assert scene.rollout.next() == RolloutStep(), "the watch has not shown yet that it goes"
+    scene.roster.see(pod("c", leaving=True))
+    assert scene.rollout.next() == RolloutStep()
+    scene.roster.lose(pod("c"))
+    del scene.state.nodes["uid-c"]
+    scene.state.spares.clear()
+    scene.roster.see(pod("d", labels=FRESH))
+    assert scene.rollout.next() == RolloutStep(), "the next one is on its way"
+    scene.state.nodes["uid-d"] = scene.state.nodes["uid-a"].__class__(
+        node="uid-d", name="d", address="", workers=1
+    )
+    assert scene.rollout.next() == RolloutStep(), "and not ready yet"
+    scene.state.nodes["uid-d"].state = NodeState.SPARE
+    scene.state.spares = ["uid-d"]
+    assert scene.told() == [("uid-a", Severity.LEAVES)]
+    scene.announced("uid-a")
+    assert scene.rollout.next() == RolloutStep(), "it was told"
+
+
+def test_nothing_gives_way_while_something_else_is_the_matter() -> None:
+    for phase in (Phase.WAITING, Phase.STARTING, Phase.RECOVERING, Phase.CLOSING):
+        scene = Scene("c")
+        scene.state.phase = phase
+        assert scene.rollout.next() == RolloutStep()
+
+
+def test_what_is_taken_back_stays_and_a_pod_that_cannot_start_goes_first() -> None:
+    scene = Scene("c", fresh="c")
+    scene.announced("uid-a")
+    scene.state.updating.used.clear()
+    assert scene.told() == [("uid-a", Severity.OK)]
+    scene.state.health.clear()
+    scene.roster.see(pod("d", labels=FRESH, phase="Pending", state={"waiting": {}}))
+    scene.state.phase = Phase.RECOVERING
+    assert scene.evicted() == "d", "its image may not be there at all"
+
+
+def test_only_pods_of_our_own_are_replaced_and_state_has_to_be_somewhere_meanwhile() -> None:
+    assert refusal(asked("pods", nodes={"count": 2})) == ""
+    assert refusal(asked("pods", checkpoints={"shared": {"path": "/s"}})) == ""
+    for spares in (0, 1):  # which has no copy of what a single node keeps
+        alone = asked("pods", nodes={"count": 1, "spares": spares})
+        assert "take the state of the training along" in refusal(alone)
+    for engine, words in (
+        ("job", "pod template of a Job"), ("jobset", "JobSet"), ("trainjob", "spec.trainer"),
+        ("pytorchjob", "pods of a pytorchjob"), ("volcano", "pods of a volcano"),
+    ):  # fmt: skip
+        why = refusal(asked(engine, nodes={"count": 2}))  # type: ignore[arg-type]
+        assert words in why and "--replace" in why
