@@ -79,7 +79,7 @@ def main() -> None:
 def save(folder: Path, step: int, model: Any, optimizer: Any) -> None:
     """Each rank writes its part. `.metadata` comes last: without it a checkpoint is not whole."""
     parts, optimizer_parts = get_state_dict(model, optimizer)
-    state = {"model": parts, "optimizer": optimizer_parts}
+    state: dict[str, Any] = {"model": parts, "optimizer": optimizer_parts}
     dcp.save(state, checkpoint_id=folder / f"step-{step:09d}")
 
 
@@ -89,7 +89,7 @@ def load(folder: Path, model: Any, optimizer: Any) -> int:
     if not whole:
         return 0
     parts, optimizer_parts = get_state_dict(model, optimizer)
-    state = {"model": parts, "optimizer": optimizer_parts}
+    state: dict[str, Any] = {"model": parts, "optimizer": optimizer_parts}
     dcp.load(state, checkpoint_id=whole[-1])  # into the tensors that are there
     set_state_dict(
         model,

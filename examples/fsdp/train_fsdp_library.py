@@ -23,11 +23,11 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    model = NextByte()
+    network = NextByte()
     batches = loader(windows(), args.batch_size)  # shuffled, each rank its share
 
     run = join()  # what is above needs no rank, and is done ahead for a restart
-    model = run.parallelize(model)
+    model = run.parallelize(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     state = run.track(model=model, optimizer=optimizer, loader=batches)
 

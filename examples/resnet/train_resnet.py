@@ -53,7 +53,8 @@ def main() -> None:
     mine = range(dist.get_rank(), len(validation), dist.get_world_size())  # each image once
     held_out = DataLoader(torch.utils.data.Subset(validation, mine), **options)
 
-    network = ResNet50(len(training.classes)).to(device, memory_format=torch.channels_last)
+    network: nn.Module = ResNet50(len(training.classes)).to(device)
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     decayed = [p for p in network.parameters() if p.ndim > 1]
     rest = [p for p in network.parameters() if p.ndim <= 1]  # biases and batch norms
     groups = [{"params": decayed, "weight_decay": 1e-4}, {"params": rest, "weight_decay": 0.0}]

@@ -273,6 +273,10 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     unused = unused_sections(job)
     if unused:
         talk(f"note: ignored on this machine: {', '.join(unused)}")
+    if job.sweep is not None:
+        from holdfast.cli.sweep_run import run_sweep
+
+        run_sweep(job, detach=detach, replace=replace, as_json=as_json)
     folder = job_dir(job.name)
     lock = create(job, folder, replace=replace, now=time.time())
     if detach:
