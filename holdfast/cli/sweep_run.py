@@ -19,7 +19,7 @@ from holdfast.cli.output import count, json_result, result, table, talk
 from holdfast.cli.stop import ask_to_stop
 from holdfast.drivers import records, sweeps
 from holdfast.errors import Error, ExitStatus
-from holdfast.planning.trials import Trial, trials_of
+from holdfast.planning.trials import SweepTrial, trials_of
 from holdfast.spec import Job
 from holdfast.status import SweepStatus
 
@@ -55,7 +55,7 @@ def run_sweep(job: Job, *, detach: bool, replace: bool, as_json: bool) -> None:
 class _TrialStarter:
     """Starts trials where there is room until all have ended, too many have failed, or stopped."""
 
-    def __init__(self, job: Job, trials: list[Trial]) -> None:
+    def __init__(self, job: Job, trials: list[SweepTrial]) -> None:
         assert job.sweep is not None
         self.trials = trials
         self.places = places(job)
@@ -79,7 +79,7 @@ class _TrialStarter:
         stop_trials(self.trials)
         return True
 
-    def _todo(self) -> list[Trial]:
+    def _todo(self) -> list[SweepTrial]:
         """Those that are to be started or continued."""
         failed = sum(phase in ENDED_BADLY for phase in self._phases.values())
         if self._max_failed is not None and failed > self._max_failed:
@@ -97,7 +97,7 @@ class _TrialStarter:
             elif self._running.pop(one.number, None) is not None:
                 talk(f"{one.job.name} {now}{_said(one)}")
 
-    def _start(self, one: Trial) -> bool:
+    def _start(self, one: SweepTrial) -> bool:
         """Start this trial, or continue it; False if there is no place for it."""
         phase, folder = self._phases[one.number], records.job_dir(one.job.name)
         goes_on = phase == sweeps.LOST or (phase == "stopped" and sweeps.resumable(one))
@@ -128,7 +128,7 @@ class _TrialStarter:
         return True
 
 
-def stop_trials(trials: list[Trial]) -> int:
+def stop_trials(trials: list[SweepTrial]) -> int:
     """Ask every trial that runs to stop, and wait until all have; how many."""
     folders = [records.job_dir(one.job.name) for one in trials]
     asked = [folder for folder in folders if folder.exists() and ask_to_stop(folder, now=False)]
@@ -160,7 +160,7 @@ def places(job: Job) -> list[str]:
     return [",".join(one) for one in cut[:limit]]
 
 
-def _said(one: Trial) -> str:
+def _said(one: SweepTrial) -> str:
     values = " ".join(f"{name}={value}" for name, value in one.values.items())
     return f"  ({values})" if values else ""
 
@@ -180,6 +180,7 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 
 def show(status: SweepStatus, as_json: bool) -> None:
+    """The table of a sweep's trials, or its JSON."""
     if as_json:
         json_result(status)
         return

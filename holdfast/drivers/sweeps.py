@@ -17,7 +17,7 @@ from pathlib import Path
 from holdfast.actions import Outcome
 from holdfast.drivers import records
 from holdfast.errors import Error
-from holdfast.planning.trials import Trial, ranked, trials_of
+from holdfast.planning.trials import SweepTrial, ranked, trials_of
 from holdfast.spec import Job
 from holdfast.spec.sweep import Sweep
 from holdfast.status import SweepStatus, TrialStatus
@@ -39,7 +39,7 @@ def found(name: str) -> Job | None:
     return None
 
 
-def opened(job: Job, *, replace: bool) -> list[Trial]:
+def opened(job: Job, *, replace: bool) -> list[SweepTrial]:
     """The trials of this sweep, which begins or goes on; call it with the sweep `locked`.
 
     Raises `Error` sweep-unusable, job-exists, job-running; then nothing has changed.
@@ -64,7 +64,7 @@ def opened(job: Job, *, replace: bool) -> list[Trial]:
     return trials
 
 
-def _drop(known: Job | None, trials: list[Trial]) -> None:
+def _drop(known: Job | None, trials: list[SweepTrial]) -> None:
     """The records of these trials, and of those that the sweep had before."""
     names = {one.job.name for one in (*trials, *(trials_of(known) if known is not None else ()))}
     folders = [folder for name in sorted(names) if (folder := records.job_dir(name)).exists()]
@@ -75,7 +75,7 @@ def _drop(known: Job | None, trials: list[Trial]) -> None:
         records.remove(folder)
 
 
-def _is(trial: Trial, folder: Path) -> bool:
+def _is(trial: SweepTrial, folder: Path) -> bool:
     """Whether this record is that of the trial, on whatever devices it ran."""
     recorded = records.recorded_job(folder)
     env = {name: value for name, value in recorded.env.items() if name != DEVICES}
@@ -119,18 +119,18 @@ def phase_of(name: str) -> str:
     return LOST if outcome is None else outcome.value
 
 
-def devices_of(trial: Trial) -> str:
+def devices_of(trial: SweepTrial) -> str:
     """GPUs that a trial was started on; empty where there are none."""
     return records.recorded_job(records.job_dir(trial.job.name)).env.get(DEVICES, "")
 
 
-def on_devices(trial: Trial, devices: str) -> Job:
+def on_devices(trial: SweepTrial, devices: str) -> Job:
     """The trial's job with these GPUs alone."""
     env = {**trial.job.env, DEVICES: devices} if devices else trial.job.env
     return trial.job.model_copy(update={"env": env})
 
 
-def resumable(trial: Trial) -> bool:
+def resumable(trial: SweepTrial) -> bool:
     """Whether a trial that was stopped can go on from what it has saved."""
     folder = records.job_dir(trial.job.name)
     return records.may_begin_again(trial.job, records.state_of(folder))
@@ -157,7 +157,7 @@ def status(job: Job) -> SweepStatus:
     )
 
 
-def _status(trial: Trial, sweep: Sweep) -> TrialStatus:
+def _status(trial: SweepTrial, sweep: Sweep) -> TrialStatus:
     folder = records.job_dir(trial.job.name)
     return TrialStatus(
         number=trial.number,

@@ -20,7 +20,7 @@ NUMBER = "JOB_COMPLETION_INDEX"  # as in the pods of an Indexed Job
 NAME_CHARS_MAX = 50  # of a job
 
 
-class Trial(NamedTuple):
+class SweepTrial(NamedTuple):
     """One trial; `values` by the name of the option."""
 
     number: int
@@ -33,7 +33,7 @@ class Trial(NamedTuple):
         return _options(self.values)
 
 
-def trials_of(job: Job) -> list[Trial]:
+def trials_of(job: Job) -> list[SweepTrial]:
     """The jobs of a sweep. Raises `Error` with slug `sweep-unusable`."""
     sweep = job.sweep
     assert sweep is not None
@@ -47,7 +47,7 @@ def trials_of(job: Job) -> list[Trial]:
             help=f"shorten the name by {longest - NAME_CHARS_MAX}",
         )
     return [
-        Trial(number, values, _job(job, number, width, values))
+        SweepTrial(number, values, _job(job, number, width, values))
         for number, values in enumerate(_values(sweep))
     ]
 

@@ -62,12 +62,12 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has not joined yet."""
     own_run(monkeypatch)
     for module in (ours_of_lightning, ours_of_transformers):
-        monkeypatch.setattr(module, "_automatic", False)
+        monkeypatch.setattr(module._switch, "automatic", False)
 
 
 def automatic(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     """As in a worker, so far as the choice of a training asks."""
-    monkeypatch.setattr(module, "_automatic", True)
+    monkeypatch.setattr(module._switch, "automatic", True)
     monkeypatch.setattr(module.drive, "under_holdfast", lambda: True)
 
 
