@@ -6,7 +6,6 @@ lost node gets empty ones.
 """
 
 import json
-import multiprocessing
 import multiprocessing.connection
 import os
 import sys
@@ -25,9 +24,7 @@ from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.page import Page, Word
 from tests.patience import PATIENCE_S
 from tests.train import workload
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "torch._dynamo", "holdfast.train", "tests.train.workload"])
+from tests.train.forks import FORKS
 
 
 @dataclass

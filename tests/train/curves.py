@@ -26,16 +26,10 @@ from holdfast.train.progress import ProgressReporter
 from llama import PLACES, Llama, Shape, mean_loss
 from tests.more import MORE
 from tests.patience import PATIENCE_S
-from tests.train.layouts import FORKS
+from tests.train.forks import FORKS
 
 STEPS = 30 if MORE else 6
 GLOBAL_BATCH = 8
-FORKS.set_forkserver_preload(
-    [
-        *("torch", "torch._dynamo", "torch.distributed.pipelining"),
-        *("holdfast.train", "tests.train.layouts", "tests.train.curves"),
-    ]
-)
 
 
 SHAPE = Shape(vocabulary=32, context=16, layers=4, heads=4, kv_heads=2, width=32, hidden=64)

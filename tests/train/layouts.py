@@ -48,9 +48,8 @@ from holdfast.train.restore import bring_in
 from holdfast.train.snapshots import Snapshotter
 from holdfast.train.tracked import Tracked
 from tests.patience import PATIENCE_S
+from tests.train.forks import FORKS
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "torch._dynamo", "holdfast.train", "tests.train.layouts"])
 WORLDS = {
     "single": 1,
     "fsdp1": 1,

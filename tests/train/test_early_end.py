@@ -16,8 +16,8 @@ from holdfast.train import restore
 from holdfast.train.candidates import Location
 from tests.patience import PATIENCE_S
 from tests.train.alone import Job, Script
-from tests.train.cluster import FORKS
 from tests.train.conftest import Make
+from tests.train.forks import FORKS
 
 SHARED = CheckpointSettings(shared=TierRule(every_s=1e9))
 

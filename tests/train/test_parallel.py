@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.train.parallel import data_parallel, spread
 from tests.patience import PATIENCE_S
-from tests.train.cluster import FORKS
+from tests.train.forks import FORKS
 
 CPU = torch.device("cpu")
 Gradients = list[torch.Tensor]

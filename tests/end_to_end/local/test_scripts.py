@@ -57,7 +57,7 @@ def test_a_worker_that_uses_up_its_memory_is_told_from_one_that_is_killed(
     home: Path, memory: Path
 ) -> None:
     """The kernel kills it, which nobody sees but the counter of its control group."""
-    text = RANK + "eaten = []\nwhile rank == 1: eaten.append(os.urandom(1 << 22))\ntime.sleep(600)"
+    text = RANK + "eaten = []\nwhile rank == 1: eaten.append(b'x' * (1 << 22))\ntime.sleep(600)"
     job = program(home, text, **TWO)
     joins = f"echo $$ > {memory}/cgroup.procs; exec {sys.executable} -m holdfast.cli run {job.file}"
     ran = subprocess.run(["sh", "-c", joins], capture_output=True, text=True, check=False)

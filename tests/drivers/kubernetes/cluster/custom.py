@@ -1,7 +1,5 @@
 """Kinds that come with a CustomResourceDefinition created in the cluster: served, and validated."""
 
-from jsonschema import Draft202012Validator
-
 from holdfast.drivers.kubernetes.cluster import Kind
 from tests.drivers.kubernetes import schemas
 from tests.drivers.kubernetes.cluster.kinds import Kinds
@@ -13,7 +11,7 @@ class Custom:
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._known: dict[tuple[str, str], Draft202012Validator] = {}
+        self._known: dict[tuple[str, str], schemas.Checker] = {}
 
     def add(self, definition: Body) -> None:
         """Serve what is defined."""
@@ -25,7 +23,7 @@ class Custom:
             closed = schemas._closed(served["schema"]["openAPIV3Schema"])
             always = {key: {"type": "string"} for key in ("apiVersion", "kind")}
             closed["properties"] = {**always, **closed.get("properties", {})}
-            self._known[api, names["kind"]] = Draft202012Validator(closed)
+            self._known[api, names["kind"]] = schemas.Checker(closed)
 
     def validate(self, body: Body, *, strict: bool) -> bool:
         """Whether it is one of ours. Raises `RefusalError` if it is, and is wrong."""
