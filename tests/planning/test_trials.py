@@ -8,6 +8,7 @@ from holdfast.errors import Error
 from holdfast.planning.trials import NUMBER, ranked, trials_of
 from holdfast.spec import Job
 from holdfast.status import TrialStatus
+from tests.end_to_end.local.jobs import guide
 
 RANGES = {"lr": {"low": 1e-4, "high": 1e-1, "log": True}, "drop": {"low": 0, "high": 0.5}}
 
@@ -101,3 +102,13 @@ def test_the_best_comes_first_and_those_without_a_result_last() -> None:
     ]
     assert [one.number for one in ranked(trials, "min")] == [2, 0, 3, 1, 4]
     assert [one.number for one in ranked(trials, "max")] == [0, 3, 2, 1, 4]
+
+
+def test_the_guide_describes_six_trials() -> None:
+    spec, commands = guide("sweeps")
+    trials = trials_of(Job.model_validate(spec))
+    assert [one.job.args[-4:] for one in trials][:2] == [
+        ("--lr", "0.1", "--batch-size", "16"),
+        ("--lr", "0.1", "--batch-size", "64"),
+    ]
+    assert len(trials) == 6 and commands[1][:2] == ["sweep", spec["name"]]
