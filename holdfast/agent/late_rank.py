@@ -76,7 +76,7 @@ def hold_places() -> None:
 def settle() -> None:
     """There is a rank: note it as the libraries would have."""
     for module, line in _lines.items():
-        noting = getattr(sys.modules.get(module), NOTES, None)
+        noting: Any = getattr(sys.modules.get(module), NOTES, None)
         if isinstance(getattr(noting, "rank", None), LateRank):
             del noting.rank
             exec(line, vars(sys.modules[module]))

@@ -64,6 +64,7 @@ class _TrialStarter:
         self._running: dict[int, str] = {}  # place of a trial, by its number
         self._resumes: dict[int, int] = {}
         self._phases: dict[int, str] = {}
+        self._over: set[int] = set()  # trials that have ended, one way or another
 
     def run(self) -> bool:
         """Whether it was stopped before its end."""
@@ -72,7 +73,8 @@ class _TrialStarter:
                 self._look()
                 if not self._running and not self._todo():
                     return False
-                if not any(self._start(one) for one in self._todo()):
+                room = len(self._running) < len(self.places)
+                if not (room and any(self._start(one) for one in self._todo())):
                     time.sleep(POLL_S)
         except KeyboardInterrupt:
             self._stop.touch()
@@ -84,18 +86,23 @@ class _TrialStarter:
         failed = sum(phase in ENDED_BADLY for phase in self._phases.values())
         if self._max_failed is not None and failed > self._max_failed:
             return []
-        return [one for one in self.trials if self._phases[one.number] in TO_DO]
+        left = (one for one in self.trials if one.number not in self._over)
+        return [one for one in left if self._phases[one.number] in TO_DO]
 
     def _look(self) -> None:
-        """How the trials stand; those that have ended well or badly stay so."""
+        """How the trials stand; those that wait or have ended stay so."""
         for one in self.trials:
-            if self._phases.get(one.number) in ("succeeded", *ENDED_BADLY):
+            if one.number in self._over or self._phases.get(one.number) == sweeps.WAITING:
                 continue
             now = self._phases[one.number] = sweeps.phase_of(one.job.name)
             if now == sweeps.RUNNING:
                 self._running.setdefault(one.number, sweeps.devices_of(one))
             elif self._running.pop(one.number, None) is not None:
                 talk(f"{one.job.name} {now}{_said(one)}")
+                if now != sweeps.LOST:
+                    self._over.add(one.number)
+            elif now in ("succeeded", *ENDED_BADLY):
+                self._over.add(one.number)
 
     def _start(self, one: SweepTrial) -> bool:
         """Start this trial, or continue it; False if there is no place for it."""
@@ -105,12 +112,14 @@ class _TrialStarter:
         for taken in self._running.values():
             if taken in free:
                 free.remove(taken)
-        place = sweeps.devices_of(one) if goes_on else next(iter(free), None)
-        if place not in free or len(self._running) >= len(self.places):
+        place = next(iter(free), "")
+        if goes_on and (had := sweeps.devices_of(one)) in self.places:
+            place = had
+        if place not in free:
             return False
         self._resumes[one.number] = self._resumes.get(one.number, -1) + 1
         if self._resumes[one.number] > RESUMES_MAX:
-            self._phases[one.number] = "failed"
+            self._fail(one)
             talk(f"{one.job.name}: its controller has died {RESUMES_MAX + 1} times")
             return False
         try:
@@ -121,11 +130,16 @@ class _TrialStarter:
             controller.launch(folder, lock)
         except Error as error:
             talk(str(error))
-            self._phases[one.number] = "failed"
+            self._fail(one)
             return False
         self._running[one.number], self._phases[one.number] = place, sweeps.RUNNING
         talk(f"{one.job.name} {'goes on' if goes_on else 'starts'}{_said(one)}")
         return True
+
+    def _fail(self, one: SweepTrial) -> None:
+        """It cannot be started."""
+        self._phases[one.number] = "failed"
+        self._over.add(one.number)
 
 
 def stop_trials(trials: list[SweepTrial]) -> int:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,10 +34,19 @@ def sweep_dir(name: str) -> Path:
 
 
 def found(name: str) -> Job | None:
-    """The job of a sweep that was run on this machine."""
-    with contextlib.suppress(FileNotFoundError):
-        return Job.model_validate_json((sweep_dir(name) / "sweep.json").read_bytes())
-    return None
+    """The job of a sweep that was run on this machine. Raises `Error` sweep-unusable."""
+    path = sweep_dir(name) / "sweep.json"
+    try:
+        return Job.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise Error(
+            "sweep-unusable",
+            f"{path} cannot be read",
+            why=str(error).partition("\n")[0],
+            help=f"rm -r {shlex.quote(str(path.parent))}   (its trials are jobs, and stay)",
+        ) from None
 
 
 def opened(job: Job, *, replace: bool) -> list[SweepTrial]:
@@ -191,7 +201,9 @@ def _reported(line: bytes, name: str) -> float | None:
     except ValueError:  # the first line of the tail, or one that is not yet whole
         return None
     value = (
-        said["loss"] if name == "loss" else (said.get("metrics") or {}).get(name, said.get(name))
+        said.get("loss")
+        if name == "loss"
+        else (said.get("metrics") or {}).get(name, said.get(name))
     )
     return float(value) if isinstance(value, int | float) else None
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from holdfast.cli import sweep_run
+from holdfast.cli.program import Flags, job_from_file
 from holdfast.drivers import records, sweeps
 from holdfast.spec import Job
 from tests.patience import until
@@ -116,6 +118,20 @@ def test_a_stop_ends_all_trials_and_the_next_run_does_them(home: Path, by: str) 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
+def test_a_trial_that_is_stopped_by_itself_ends_no_other_and_stays_stopped(home: Path) -> None:
+    running = start("run", str(described(home, over={"x": [3, 1]})))
+    come(lambda: begun(home) == ["3 0"])
+    assert holdfast("stop", "find-0").returncode == 0
+    come(lambda: begun(home) == ["1 1", "3 0"])
+    (home.parent / "go").touch()
+    table, _ = running.communicate()
+    assert running.returncode == 1
+    assert [line.split()[-1] for line in table.splitlines()] == ["PHASE", "succeeded", "stopped"]
+    assert begun(home) == ["1 1", "3 0"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
 def test_too_many_failed_trials_end_the_sweep(home: Path) -> None:
     (home.parent / "go").touch()
     file = described(home, over={"x": [2, 1]}, max_failed=0)
@@ -124,6 +140,30 @@ def test_too_many_failed_trials_end_the_sweep(home: Path) -> None:
     assert begun(home) == ["2 0"]
     assert holdfast("run", str(file), "--replace").returncode == 1  # all of it again
     assert begun(home) == ["2 0", "2 0"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_a_command_that_died_before_it_started_a_controller_loses_no_trial(home: Path) -> None:
+    (home.parent / "go").touch()
+    file = described(home, over={"x": [1]})
+    job = job_from_file(file, Flags())
+    with sweeps.locked(job.name):
+        (trial,) = sweeps.opened(job, replace=False)
+        os.close(records.create(trial.job, records.job_dir(trial.job.name), now=time.time()))
+    ended = holdfast("run", str(file))
+    assert ended.returncode == 0, ended.stderr
+    assert begun(home) == ["1 0"] and "find-0 goes on" in ended.stderr
+
+
+def test_a_damaged_description_is_told(home: Path) -> None:
+    folder = home / "sweeps" / "find"
+    folder.mkdir(parents=True)
+    (folder / "sweep.json").write_text("{")
+    for words in (("run", str(described(home))), ("sweep", "find"), ("stop", "find")):
+        ran = holdfast(*words)
+        assert ran.returncode == 2 and "error[sweep-unusable]" in ran.stderr
+        assert f"rm -r {folder}" in ran.stderr
 
 
 def test_a_job_of_a_trials_name_is_not_touched(home: Path) -> None:

@@ -23,7 +23,7 @@ from tests.tidy.source import ROOT
 
 EXAMPLES = ROOT / "examples"
 RESNET = (
-    *("--epochs", "1", "--images", "16", "--size", "32", "--batch-size", "4", "--workers", "0"),
+    *("--epochs", "1", "--images", "4", "--size", "32", "--batch-size", "2", "--workers", "0"),
     *("--checkpoint", "OUT/resnet.pt"),
 )
 RUNS = {
