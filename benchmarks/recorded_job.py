@@ -7,7 +7,7 @@ times of ranks are drawn beside it, with a spike, a slow rank and a restart now 
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,20 @@ SLOW = 0.18
 
 
 def record(
-    folder: Path, *, days: float, nodes: int = 8, until: float, rate: float = RATE, **spec: Any
+    folder: Path,
+    *,
+    days: float,
+    nodes: int = 8,
+    until: float,
+    rate: float = RATE,
+    world: Sequence[str] = (),
+    **spec: Any,
 ) -> int:
     """A folder with the journal of a job that has run for so many days `until` a moment (seconds
-    since the epoch). Returns how many entries it has."""
+    since the epoch), in a world with these settings. Returns how many entries it has."""
     settings = [f"nodes={nodes}", f"days={days}", f"failures.rate_per_1000_node_days={rate}"]
-    world = work_out(*scenario.load("llama3-16k", settings))
-    job = job_from_dict(_spec(folder.name, nodes, world) | spec, where="recorded")
+    made = work_out(*scenario.load("llama3-16k", [*settings, *world]))
+    job = job_from_dict(_spec(folder.name, nodes, made) | spec, where="recorded")
     folder.mkdir(parents=True)
     (folder / "job.json").write_text(job.model_dump_json())
     header = Header(
@@ -43,20 +50,20 @@ def record(
         created_at=until - days * 86_400,
     )  # fmt: skip
     lines = bytearray()
-    capacity.run(world, 1, lines.extend)
+    capacity.run(made, 1, lines.extend)
     decoder = msgspec.json.Decoder(Entry)
     entries = [decoder.decode(line) for line in bytes(lines).splitlines()]
-    return _write(folder, header, _with_progress(entries, world.scenario.step_s))
+    return _write(folder, header, _with_progress(entries, made.scenario.step_s))
 
 
-def _spec(name: str, nodes: int, world: Plan) -> dict[str, Any]:
+def _spec(name: str, nodes: int, made: Plan) -> dict[str, Any]:
     return {
         "name": name,
         "script": SCRIPT,
-        "nodes": {"count": nodes, "spares": world.spares},
+        "nodes": {"count": nodes, "spares": made.spares},
         "workers_per_node": 8,
         "parallel": {"tp": 8, "dp_shard": -1},
-        "recovery": {"max_restarts": 1000},
+        "recovery": {"max_restarts": 1000, "node_wait_s": made.scenario.policy.node_wait_s},
         "cost": {"gpu_hour": 2.5},
     }
 

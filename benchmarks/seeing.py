@@ -4,26 +4,31 @@
 
 `step`: what a worker pays in a step for logging loss, gradient norm, tokens and four metrics of its
 own, with MFU; `share` is of a step of 50 ms. `agent`: what the agent of eight such workers adds up
-at each of its looks, 20 a second; `share` is of one core. `scrape ...`: one answer to Prometheus,
-text included, by an agent with eight GPUs, and by a controller of so many workers, a node each, of
-which every tenth has a condition; `share` is of a core at a scrape each 15 s. All are medians of
-processor time, so that other work on the machine does not count.
+at each of its looks, 20 a second; `share` is of one core. `files`: what it writes of a step to
+metrics.jsonl and the curve. `tracking`: what the process beside it takes for a step, to read it
+from there and hand it to TensorBoard. `all, of a step`: the four together, as if one core did them
+and training waited, which it does for the first alone. `scrape ...`: one answer to Prometheus, text
+included, by an agent with eight GPUs, and by a controller of so many workers, a node each, of which
+every tenth has a condition, when nothing of a node has changed; `first scrape ...`: before anything
+was written. `share` is of a core at a scrape each 15 s. All are medians of processor time, so that
+other work on the machine does not count.
 
 `page: ...`: what `holdfast dashboard` takes for a job of 30 days (`seeing_page.py`), in wall time;
-`bytes` are those of an answer, or of its memory.
+`bytes` are those of an answer, or of its memory. `report: ...`: the same of `holdfast report`.
 """
 
 import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
 from holdfast import journal
 from holdfast.agent.counters import NodeCounters
 from holdfast.agent.figures import SERIES, figures
+from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.probes import Health
 from holdfast.controller import Limits, State
 from holdfast.controller.phases import Phase
@@ -37,11 +42,14 @@ from holdfast.messages import Report, WorkerReport
 from holdfast.page import Page, StepRecord
 from holdfast.scrape import ScrapePage
 from holdfast.spec import job_from_dict
+from holdfast.tracking.points import read as read_points
+from holdfast.tracking.trackers import TensorBoard, TrackedRun
 from holdfast.train.progress import ProgressReporter
 from seeing_page import page_rows
 from table import Row, report
 
 STEP_S, SCRAPE_S, LOOKS_S = 0.05, 15.0, 20
+BATCH = 200  # steps of one measurement
 MODERN = "application/openmetrics-text;version=1.0.0"
 OWN = {"lr": 1e-4, "samples": 8.0, "flops": 1e12, "aux": 0.5}
 
@@ -55,20 +63,25 @@ def main() -> None:
     times = 5 if options.quick else 30
     sizes = (1_000,) if options.quick else (1_000, 16_384)
     rows: dict[str, Row] = {"step": of_step(times), "agent": of_agent(times)}
+    rows |= {"files": of_files(times), "tracking": of_tracking(times)}
+    rows["all, of a step"] = together(rows)
     rows["scrape agent, 8 workers"] = of_scrape(an_agent(), times)
     for size in sizes:
+        rows[f"first scrape, {size} workers"] = of_first_scrape(size, times)
         rows[f"scrape controller, {size} workers"] = of_scrape(a_controller(size), times)
     rows |= page_rows(options.quick)
     report("What it costs to be seen", rows, as_json=options.json)
 
 
-def spent(work: Callable[[], object], times: int) -> float:
+def spent(
+    work: Callable[[], object], times: int, clock: Callable[[], float] = time.thread_time
+) -> float:
     """Median processor time of a call, after one that is not counted."""
     found = []
     for _ in range(times + 1):
-        began = time.thread_time()
+        began = clock()
         work()
-        found.append(time.thread_time() - began)
+        found.append(clock() - began)
     return median(found[1:])
 
 
@@ -113,6 +126,54 @@ def of_agent(times: int) -> Row:
 
     seconds = spent(looks, times) / count
     return row(seconds, seconds * LOOKS_S)
+
+
+def of_files(times: int) -> Row:
+    """One step at a time, as an agent finds them that looks as often as there are steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = spent(_written_to(MetricsFile(Path(folder, "metrics.jsonl"))), times) / BATCH
+    return row(seconds, seconds / STEP_S)
+
+
+def of_tracking(times: int) -> Row:
+    """A second's steps at a time; threads of TensorBoard's package are counted, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        spool = Path(folder, "metrics.jsonl")
+        write = _written_to(MetricsFile(spool, draws=False))
+        for _ in range(-(-LOOKS_S * (times + 2) // BATCH)):
+            write()
+        lines = spool.read_bytes().splitlines(keepends=True)
+        board, taken = TensorBoard(TrackedRun("j", "id", Path(folder), -1)), 0
+
+        def track() -> None:
+            nonlocal taken
+            part = Path(folder, "part.jsonl")
+            part.write_bytes(b"".join(lines[taken : taken + LOOKS_S]))
+            board.send(read_points(part, 0)[0])
+            taken += LOOKS_S
+
+        seconds = spent(track, times, time.process_time) / LOOKS_S
+        board.close()
+    return row(seconds, seconds / STEP_S)
+
+
+def _written_to(file: MetricsFile) -> Callable[[], None]:
+    """What writes a batch of steps, each by itself, and the next ones with the next call."""
+    step = 0
+
+    def write() -> None:
+        nonlocal step
+        for _ in range(BATCH):
+            step += 1
+            file.append(1, [StepRecord(step, step * STEP_S, 2.5, 0.7, 8192, OWN)])
+
+    return write
+
+
+def together(rows: Mapping[str, Row]) -> Row:
+    """Of the rows so far."""
+    seconds = sum(float(one["us"] or 0) for one in rows.values()) / 1e6
+    return row(seconds, seconds / STEP_S)
 
 
 def an_agent() -> Callable[[], ScrapePage]:
@@ -166,6 +227,13 @@ def _node(rank: int) -> Node:
         node=f"u{rank}", name=f"job-node-{rank}", address="10.0.0.1", workers=1,
         state=NodeState.MEMBER, node_rank=rank,
     )  # fmt: skip
+
+
+def of_first_scrape(size: int, times: int) -> Row:
+    """By controllers that nobody has scraped yet."""
+    fresh = iter([a_controller(size) for _ in range(min(times, 5) + 1)])
+    seconds = spent(lambda: next(fresh)(), min(times, 5))
+    return row(seconds, seconds / SCRAPE_S)
 
 
 def of_scrape(answer: Callable[[], ScrapePage], times: int) -> Row:

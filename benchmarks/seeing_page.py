@@ -20,6 +20,9 @@ from statistics import median
 import recorded_job
 from headless import FOUND, Chromium
 from holdfast.dashboard.job_record import JobRecord
+from holdfast.reporting.changes import what_to_change
+from holdfast.reporting.gather import gathered
+from holdfast.reporting.page import page
 from table import Row
 
 DAYS, QUICK_DAYS = 30, 3
@@ -39,8 +42,22 @@ def page_rows(quick: bool) -> dict[str, Row]:
         recorded_job.draw_ranks(folder, ranks, 260, end=now)
         what = f"{days} days, {entries} lines"
         rows = {f"page: first look, {what}": _row(_once(lambda: JobRecord(folder).look()))}
+        rows |= _reported(folder, now)
         rows |= _served(Path(home), steps, ranks)
         return rows
+
+
+def _reported(folder: Path, now: float) -> dict[str, Row]:
+    """`holdfast report` of it, in this process, which has not read the job before."""
+    began = time.perf_counter()
+    found, look = gathered(JobRecord(folder), now)
+    size = len(page(found).encode())
+    told = time.perf_counter()
+    what_to_change(look)
+    return {
+        "report: facts and page": _row(told - began, size),
+        "report: what to change": _row(time.perf_counter() - told),
+    }
 
 
 def _row(seconds: float, size: int | None = None) -> Row:

@@ -65,6 +65,7 @@ SHAPES = (
     "simulation/result.py",
     "simulation/swarm.py",
     "planning/answer.py",
+    "reporting/shapes.py",
 )
 
 CHECKED = ("name", "state", "found", "seconds", "digest", "help")
@@ -420,6 +421,7 @@ end in `_s`.
 | `run`, `resume`, once the job has ended | `JobStatus` |
 | `incidents` | list of `Incident` |
 | `goodput` | `Goodput` |
+| `report` | `JobReport` |
 | `why` | `job`, `phase`, `outcome`, `why`, `waiting_for`, `incident` (or null), `log_tail` |
 | `run --detach`, `resume --detach` | `job`, `folder`, `pid` |
 | `submit`, `run --detach --on kubernetes` | `job`, `namespace`, `engine`, `objects_count` |

@@ -124,6 +124,13 @@ class CheckNodes(Action, frozen=True, kw_only=True):
     repeat: StepsToRepeat | None = None
 
 
+class ProfileSteps(Action, frozen=True, kw_only=True):
+    """Profile some steps of rank 0 and of the slowest. Answered by `StepsProfiled`."""
+
+    attempt: int
+    step: int  # at which it was decided
+
+
 class Fence(Action, frozen=True, kw_only=True):
     """Make sure that nothing of this lost node runs any more, by every means the driver has.
 
@@ -157,6 +164,7 @@ AnyAction = (
     | KeepVersion
     | Survey
     | CheckNodes
+    | ProfileSteps
     | Fence
     | Dismiss
     | EndJob

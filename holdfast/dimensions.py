@@ -47,6 +47,15 @@ class Dimensions(NamedTuple):
         """Which of the `data` shares of a step is that of this rank."""
         return rank // (self.cp * self.tp) % self.data
 
+    def place(self, rank: int) -> dict[str, int]:
+        """The number of this rank along each dimension that has more than one."""
+        found, below = {}, 1
+        for name, size in reversed(list(zip(NAMES, self, strict=True))):
+            if size > 1:
+                found[name] = rank // below % size
+            below *= size
+        return dict(reversed(found.items()))
+
 
 class Layout(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a job asks for; the keys of `parallel` in the job file."""

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.digests import StepsToRepeat
 from holdfast.evidence import NodeEvidence
+from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.versions import FIRST, Version, When
 
 Keeps = Literal["", "here", "elsewhere"]
@@ -577,6 +578,8 @@ AnyEvent = (
     | NumbersBroke
     | NumbersSpiked
     | LossPlateaued
+    | StepsSlowed
+    | StepsProfiled
     | ReplicasDiffer
     | CheckpointCommitted
     | CheckpointFailed

@@ -37,10 +37,11 @@ from holdfast.events import (
     WorkerExited,
 )
 from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach
+from holdfast.profiles import AskProfile, ProfileReply, ProfileTaken, TakeProfile
 from holdfast.stacks import StackGroup
 from holdfast.versions import FIRST, Version, When
 
-PROTOCOL = 8
+PROTOCOL = 9
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -135,6 +136,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     grad_norm: float | None = None
     step_time_s: float | None = None
     tokens: int = 0
+    mfu: float | None = None  # this and the next: newest that the script logged, told by rank 0
+    lr: float | None = None
     snapshot_step: int = 0
     snapshot_every: int = 0
     tier_every_s: tuple[float, ...] = ()  # planned now, by tier; 0: not used. Told by rank 0
@@ -526,6 +529,7 @@ Question = (
     | RepeatStep
     | PrepareVersion
     | CodePart
+    | TakeProfile
 )
 Answer = (
     FromReplica
@@ -538,11 +542,14 @@ Answer = (
     | StepRepeated
     | VersionPrepared
     | AskCode
+    | ProfileTaken
 )
-FromClient = StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks | AskReplay
+FromClient = (
+    StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks | AskReplay | AskProfile
+)
 ToController = Hello | Fact | Report | Answer | FromClient
 ToAgent = Welcome | Ack | Start | Stop | UseVersion | Leave
-ToClient = StatusReply | StacksReply | ChecksReply | ReplayReply | Done
+ToClient = StatusReply | StacksReply | ChecksReply | ReplayReply | ProfileReply | Done
 
 # ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────
 

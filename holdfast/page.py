@@ -7,9 +7,9 @@ step, the last losses and the traceback of a worker killed by SIGKILL are still 
 
 Layout: 64 words of 8 bytes (see `Word`), a ring of step records, space for one `WorkerError`, then
 the names of the script's own metrics and a ring of their values, one row for each step record. A
-name keeps its column; the memory of columns that nobody uses is never touched. At the end is what
+name keeps its column; the memory of columns that nobody uses is never touched. Then comes what
 the worker has noticed about its numbers (`NumberWord`): the page is polled five times a second, and
-a step may be over in milliseconds.
+a step may be over in milliseconds. At the end is room for a profile (`profile_slot`).
 
 A number that was not logged is zero bits, and zero is a NaN that no arithmetic makes: so a NaN that
 was computed is told apart from nothing. It is stored as an integer, because a NaN that passes
@@ -42,6 +42,7 @@ from holdfast.events import (
     WorkerError,
 )
 from holdfast.messages import WorkerReport
+from holdfast.profile_slot import SLOT_BYTES, ProfileSlot
 
 MAGIC = 0x3145_4741_5046_4831
 HEADER_BYTES = 512
@@ -56,7 +57,8 @@ VALUES_OFFSET = NAMES_OFFSET + METRIC_COUNT * METRIC_NAME_BYTES
 NUMBERS_OFFSET = VALUES_OFFSET + RECORD_COUNT * METRIC_COUNT * 8
 SECTION_OFFSET = NUMBERS_OFFSET + 128
 SECTION_BYTES = 64  # of its name, with a zero at the end
-PAGE_BYTES = SECTION_OFFSET + SECTION_BYTES
+PROFILE_OFFSET = SECTION_OFFSET + SECTION_BYTES
+PAGE_BYTES = PROFILE_OFFSET + SLOT_BYTES
 _ZERO = 0x7FF8_0000_5A45_524F  # a NaN that no arithmetic makes: zero, as zero bits are no value
 
 
@@ -158,6 +160,7 @@ class Page:
         self._floats = view.cast("d")
         self._ints[Word.MAGIC] = MAGIC
         self._columns = {name: column for column, name in enumerate(self._names())}
+        self.profile = ProfileSlot(view[PROFILE_OFFSET:PAGE_BYTES])
 
     @staticmethod
     def create() -> int:
@@ -168,6 +171,7 @@ class Page:
 
     def close(self) -> None:
         """Unmap; the memory stays while another process maps it."""
+        self.profile.close()
         self._ints.release()
         self._floats.release()
         self._map.close()
@@ -180,7 +184,7 @@ class Page:
 
     def section(self, name: str) -> None:
         """The worker is in a stretch of the script with this name, of less than 64 bytes."""
-        self._map[SECTION_OFFSET:PAGE_BYTES] = name.encode().ljust(SECTION_BYTES, b"\0")
+        self._map[SECTION_OFFSET:PROFILE_OFFSET] = name.encode().ljust(SECTION_BYTES, b"\0")
         self._ints[Word.PHASE] = WorkerPhase.SECTION
 
     def reach(self, milestone: Milestone) -> None:
@@ -489,7 +493,7 @@ class Page:
     def _section(self) -> str:
         if self._ints[Word.PHASE] != WorkerPhase.SECTION:
             return ""
-        return self._map[SECTION_OFFSET:PAGE_BYTES].rstrip(b"\0").decode(errors="replace")
+        return self._map[SECTION_OFFSET:PROFILE_OFFSET].rstrip(b"\0").decode(errors="replace")
 
     def _intervals(self) -> tuple[float, ...]:
         """Nothing on most ranks, and then nothing is sent."""

@@ -12,7 +12,8 @@ token is asked for.
 import asyncio
 import bisect
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.monitoring.table import METRICS
@@ -53,11 +54,58 @@ class DurationTally:
         return found
 
 
-class Exposition:
-    """Series of one scrape. `everywhere` are labels that each of them has."""
+class WrittenLines:
+    """Lines of families with many series, as they were written for the last scrape.
 
-    def __init__(self, everywhere: Mapping[str, str] | None = None) -> None:
+    A series for each node changes seldom, and writing one takes ten times as long as looking it up.
+    What is new is written by the library as ever; what is no longer told is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], dict[Hashable, bytes]] = {}
+
+    def of(self, family: "Metric", kind: str, encode: "Encode") -> bytes:
+        """A family in the format `kind` of `encode`."""
+        known = self._known.get((kind, family.name), {})
+        told: list[Hashable] = [(s.name, *s.labels.values(), s.value) for s in family.samples]
+        fresh = [n for n, one in enumerate(told) if one not in known]
+        if fresh or HEAD not in known:
+            part = copy(family)
+            part.samples = [family.samples[n] for n in fresh]
+            lines = encode(FamilyList([part])).removesuffix(END).splitlines(keepends=True)
+            begin = len(lines) - len(fresh)
+            known = {**known, HEAD: b"".join(lines[:begin])}
+            known |= zip((told[n] for n in fresh), lines[begin:], strict=True)
+        shown = [HEAD, *told]
+        found = [known[one] for one in shown]
+        self._known[kind, family.name] = dict(zip(shown, found, strict=True))
+        return b"".join(found)
+
+
+class FamilyList(NamedTuple):
+    """Families as the library asks for them."""
+
+    families: "list[Metric]"
+
+    def collect(self) -> "list[Metric]":
+        """All of them."""
+        return self.families
+
+
+Encode = Callable[[FamilyList], bytes]
+HEAD, END = "", b"# EOF\n"
+MANY = 100  # series of a family, from which on lines are kept
+
+
+class Exposition:
+    """Series of one scrape. `everywhere` are labels that each of them has; `lines`: what was
+    written for scrapes before."""
+
+    def __init__(
+        self, everywhere: Mapping[str, str] | None = None, lines: WrittenLines | None = None
+    ) -> None:
         self._everywhere = dict(everywhere or {})
+        self._lines = lines or WrittenLines()
         self._families: dict[str, Metric] = {}
 
     def add(self, name: str, value: float | None, /, **labels: str) -> None:
@@ -98,7 +146,14 @@ class Exposition:
         from prometheus_client.exposition import choose_encoder
 
         encode, kind = choose_encoder(accept)
-        return ScrapePage(200, encode(self), kind)
+        families = self.collect()
+        body = encode(FamilyList([one for one in families if len(one.samples) < MANY]))
+        many = [one for one in families if len(one.samples) >= MANY]
+        if many:
+            end = END if body.endswith(END) else b""
+            lines = [self._lines.of(one, kind, encode) for one in many]
+            body = b"".join([body.removesuffix(END), *lines, end])
+        return ScrapePage(200, body, kind)
 
 
 class ScrapePage(NamedTuple):

@@ -163,6 +163,23 @@ SLUGS: dict[str, Slug] = {
         "No running worker of the job has this rank, or its node has not answered. `holdfast nodes "
         "NAME` shows which ranks there are.",
     ),
+    "profile-refused": Slug(
+        ExitStatus.USAGE,
+        "No profile was begun: another one of the job is being taken, the job is not in its steps, "
+        "or it does not have the rank. The message says which. The job trains on.",
+    ),
+    "profile-failed": Slug(
+        ExitStatus.PLATFORM,
+        "None of the ranks has left a profile: their workers ended, took too long, or cannot be "
+        "profiled, because they report no steps, do not use PyTorch, or have a torch.profiler of "
+        "their own. The message has the reason of each. The job trains on, and nothing is left.",
+    ),
+    "nsys-unavailable": Slug(
+        ExitStatus.USAGE,
+        "Nsight Systems cannot be started on a process that runs already: on Linux it records only "
+        "what was started under it (`nsys launch`, `nsys profile`). `holdfast profile` without "
+        "--nsys needs no restart.",
+    ),
     "fault-impossible": Slug(
         ExitStatus.PLATFORM,
         "The fault cannot be injected here: a tool or a right is missing, or it would hit more "

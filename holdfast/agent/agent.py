@@ -39,6 +39,7 @@ from holdfast.agent.notes import note
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import ProcessExit
+from holdfast.agent.profile_taking import ProfileTaking
 from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.reach import reach
 from holdfast.agent.ready_versions import ReadyVersions
@@ -81,6 +82,7 @@ from holdfast.messages import (
     TakeStacks,
     UseVersion,
 )
+from holdfast.profiles import TakeProfile
 from holdfast.spec import Job
 
 FOUND_S = 15.0  # for durable tiers to say which attempts they know
@@ -135,6 +137,7 @@ class Agent:
         self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
         self._trial = VersionTrial(self._parts)
         self._repetition = StepRepetition(self._parts)
+        self._profiles = ProfileTaking(self._parts, self._attempts, me.name, me.folder)
 
     def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
         written = [str(self._me.folder), *(place.where for place in self._places)]
@@ -351,6 +354,8 @@ class Agent:
                 self._parts.code.take(order)
             case CheckMachine():
                 self._parts.tasks.start(self._check_again(order))
+            case TakeProfile():
+                self._parts.tasks.start(self._profiles.obey(order))
             case RepeatStep():
                 self._parts.tasks.start(self._repetition.obey(order))
             case Leave():

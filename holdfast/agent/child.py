@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast import flight_recorder, optimizer_steps, rank, trainer_hook
+from holdfast import flight_recorder, optimizer_steps, rank, step_profile, trainer_hook
 from holdfast.agent import (
     failures,
     fork_protocol,
@@ -69,7 +69,8 @@ def become(born: ForkedChild) -> None:
     if born.order.kind is fork_protocol.ChildKind.WAIT:
         rank.await_rank("its start")
     if page is not None and born.program.instrument:
-        optimizer_steps.observe(page, flight_recorder.step_ended)
+        optimizer_steps.observe(page, _step_ended)
+        step_profile.watch(page)
         flight_recorder.answer_from_now_on()
     with failures.shown_and_left(page):
         if rank.CONTROL not in os.environ:
@@ -77,6 +78,11 @@ def become(born: ForkedChild) -> None:
             begin()
         _enter_workdir(born.program)
         _run_to_the_end(born.program)
+
+
+def _step_ended(count: int) -> None:
+    flight_recorder.step_ended(count)
+    step_profile.step_ended(count)
 
 
 def _run_to_the_end(program: fork_protocol.Program) -> None:

@@ -48,6 +48,7 @@ from holdfast.messages import (
     UseVersion,
     Welcome,
 )
+from holdfast.profiles import TakeProfile
 
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 1.0
@@ -67,6 +68,7 @@ Order = (
     | RepeatStep
     | PrepareVersion
     | CodePart
+    | TakeProfile
     | UseVersion
 )
 
@@ -261,7 +263,8 @@ class ControllerConnection:
                     | CheckMachine()
                     | RepeatStep()
                     | PrepareVersion()
-                    | CodePart() as order
+                    | CodePart()
+                    | TakeProfile() as order
                 ):
                     self._on_order(order)
                 case order:

@@ -9,6 +9,8 @@ Step times and what the script logs come from the records of rank 0, of which no
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.messages import WorkerReport
 from holdfast.monitoring.table import METRICS
 from holdfast.page import StepRecord
@@ -64,6 +66,13 @@ class NodeCounters:
             self._step = record.step, record.at
             self.samples += max(0.0, record.metrics.get(SAMPLES, 0.0))
             self.logged.update(record.metrics)
+
+    def with_logged(self, worker: WorkerReport) -> WorkerReport:
+        """Rank 0's report with what else it logs and everybody draws; others as they are."""
+        if worker.rank != 0 or not self.logged:
+            return worker
+        lr = next((self.logged[name] for name in RATE_NAMES if name in self.logged), None)
+        return msgspec.structs.replace(worker, mfu=self.logged.get(MFU), lr=lr)
 
     def _begin(self, attempt: int) -> None:
         if attempt != self._attempt:

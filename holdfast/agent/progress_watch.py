@@ -53,6 +53,7 @@ class ProgressWatch:
         number = 0 if attempt is None else attempt.order.attempt
         if attempt is not None:
             self.counters.looked(number, reports)
+            reports = tuple(map(self.counters.with_logged, reports))
         said = [number, *map(_without_ages, reports)]
         anyway |= self._controller.welcomes != self._welcomes  # a new controller knows nothing yet
         if anyway or said != self._reported or now >= self._reported_at + REPEAT_S:

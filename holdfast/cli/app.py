@@ -24,8 +24,10 @@ from holdfast.cli import (
     nodes,
     operator,
     plan,
+    profile,
     render,
     replay,
+    report,
     resume,
     run,
     scale,
@@ -86,8 +88,10 @@ app.command("logs")(logs.logs)
 app.command("why")(why.why)
 app.command("incidents")(incidents.incidents)
 app.command("stacks")(stacks.stacks)
+app.command("profile")(profile.profile)
 app.command("chaos")(chaos.chaos)
 app.command("goodput")(goodput.goodput)
+app.command("report")(report.report)
 app.command("stop")(stop.stop)
 app.command("scale")(scale.scale)
 app.command("update")(update.update)

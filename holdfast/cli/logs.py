@@ -3,7 +3,9 @@
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -92,9 +94,14 @@ def _remote(reach: Reach, name: str | None, follow: bool, asked: Asked) -> None:
             why="the log of a pod contains all attempts in sequence",
             help="omit --attempt",
         )
-    with connected(reach) as session:
-        show = remote_logs.shown(session, name, follow=follow, rank=asked.rank, since=asked.since)
-        batches = ([line] for line in show) if follow else iter([show])
+    with (
+        connected(reach) as session,
+        closing(
+            remote_logs.shown(session, name, follow=follow, rank=asked.rank, since=asked.since)
+        ) as show,
+    ):
+        some = ([] if line is None else [line] for line in show)
+        batches = some if follow else iter([chain.from_iterable(some)])
         if not _print(batches, asked):
             talk(_nothing(name or "the newest job", asked))
 

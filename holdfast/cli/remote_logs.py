@@ -1,6 +1,7 @@
 """The output of a job's workers from the logs of its pods, as the lines that logs of files give."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING
 
 from holdfast.cli.cluster import Session
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.remote import Look
     from holdfast.drivers.kubernetes.remote_logs import Printed
 
+    Step = asyncio.Task[Printed | None]
+
+
+QUIET_S = 0.5  # after which it is said that nothing comes
+
 
 def shown(
     session: Session,
@@ -20,9 +26,10 @@ def shown(
     follow: bool,
     rank: int | None,
     since: float | None = None,
-) -> Iterator[Line]:
+) -> Generator[Line | None]:
     """Lines of the workers, or of one; what agents say of themselves is left out. In plain mode
-    there are no agents, and each line has the name of its pod."""
+    there are no agents, and each line has the name of its pod. Following, None is a quiet moment.
+    """
     from holdfast.drivers.kubernetes.remote import look, newest
     from holdfast.drivers.kubernetes.remote_logs import Following, everything
 
@@ -36,8 +43,10 @@ def shown(
         if follow
         else everything(session.cluster, seen, talk, since)
     )
-    for line in _stepped(session, lines, f"the logs of {job}"):
-        if plain:
+    for line in _stepped(session, lines, f"the logs of {job}", QUIET_S if follow else None):
+        if line is None:
+            yield None
+        elif plain:
             yield Line(None, line.rank, line.text, line.pod)
         elif line.rank is not None and rank in (None, line.rank):
             yield Line(None, line.rank, line.text)
@@ -57,11 +66,39 @@ def _rankless(job: str) -> Error:
     )
 
 
-def _stepped(session: Session, lines: "AsyncIterator[Printed]", what: str) -> "Iterator[Printed]":
-    """An asynchronous iterator, one step of the loop at a time."""
+def _stepped(
+    session: Session, lines: "AsyncIterator[Printed]", what: str, quiet_s: float | None
+) -> "Generator[Printed | None]":
+    """An asynchronous iterator, one step of the loop at a time; None: nothing came for so long."""
 
     async def step() -> "Printed | None":
         return await anext(lines, None)
 
-    while (line := session.do(step(), what)) is not None:
-        yield line
+    async def waited(coming: "Step | None") -> "tuple[Step | None, Printed | None]":
+        """The next line or, after a quiet moment, the step that still waits for it."""
+        if quiet_s is None:
+            return None, await step()
+        task = coming or asyncio.ensure_future(step())
+        try:
+            done, _ = await asyncio.wait({task}, timeout=quiet_s)
+        except asyncio.CancelledError:  # Ctrl-C
+            await _given_up(task)
+            raise
+        return (None, await task) if done else (task, None)
+
+    coming: Step | None = None
+    try:
+        while True:
+            coming, line = session.do(waited(coming), what)
+            if coming is None and line is None:
+                return
+            yield line
+    finally:
+        if coming is not None:
+            session.do(_given_up(coming))
+
+
+async def _given_up(task: "Step") -> None:
+    """What it reads is closed by itself, before the connection is."""
+    task.cancel()
+    await asyncio.wait({task})

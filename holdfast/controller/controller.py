@@ -20,6 +20,7 @@ from holdfast.controller import (
     machines,
     nodes,
     numerics,
+    profiles,
     recovery,
     repetitions,
     resizing,
@@ -74,6 +75,7 @@ from holdfast.events import (
     WorkerExited,
     WorkersExited,
 )
+from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.status import Choice
 
 MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
@@ -150,6 +152,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return numerics.spiked(state, event)
         case LossPlateaued():
             return numerics.plateaued(state, event)
+        case StepsSlowed() | StepsProfiled():
+            return profiles.heard(state, event)
         case ReplicasDiffer():
             return corruption.differ(state, event)
         case Surveyed():

@@ -59,6 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: str = "off"  # or "tell", "replace"
     plateau_steps: int = 0  # within which the loss should fall; 0: whatever it does
     plateau_share: float = 0.01  # by so much of itself
+    profile_slowdown: float = 0.0  # share by which slower steps are profiled; 0: never
     checks: str = (
         ""  # machines are checked: "all" before they train or wait; "spares" while they wait
     )
@@ -92,6 +93,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             stragglers=job.recovery.stragglers,
             plateau_steps=job.recovery.plateau_steps,
             plateau_share=job.recovery.plateau_share,
+            profile_slowdown=job.monitoring.profile_slowdown,
             checks=CHECKS[job.recovery.check],
             trial_steps=job.recovery.update_trial_steps,
             group_tests=job.recovery.group_tests == "auto",
@@ -382,6 +384,7 @@ class State(msgspec.Struct, kw_only=True):
     standstill: str = ""  # why no step is made, while workers were seen to work or to be paused
     # verdict for which this attempt is being stopped; saved by its first name
     stopped_for: Diagnosed | None = msgspec.field(name="hang", default=None)
+    profiled: tuple[int, float] | None = None  # attempt and time of the last own profile
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 

@@ -47,6 +47,9 @@ class JobLook(NamedTuple):
     racks: Mapping[str, str]  # by the names of nodes; empty where nobody tells
     loss: float | None  # newest that is known
     trouble: str | None  # why not all is told that there was
+    job: Job
+    written_by: str  # version of Holdfast that began its journal
+    engine: str
 
     @property
     def cost(self) -> float | None:
@@ -115,6 +118,9 @@ class JobRecord:
             racks=self._site.racks,
             loss=self._last_loss() if status.loss is None else status.loss,
             trouble=None if trouble is None else f"{trouble.what}: {trouble.why}",
+            job=job,
+            written_by=self._reader.written_by,
+            engine=self._site.engine or job.kubernetes.engine,
         )
 
     def _recorded(self, path: Path) -> tuple[Job, State]:
@@ -145,6 +151,7 @@ class JobSite(Protocol):
 
     alive: bool  # whether somebody drives it; as of the last status, like what follows
     racks: Mapping[str, str]  # by the names of nodes
+    engine: str  # empty: the one that the job file names
 
     def status(self) -> JobStatus | None:
         """What its controller says, if one answers; the job's folder is up to date then."""
@@ -160,6 +167,7 @@ class LocalSite:
     """This machine, or only the folder of a job."""
 
     racks: Mapping[str, str] = MappingProxyType({})
+    engine = "local"
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.alive = folder, False

@@ -15,6 +15,7 @@ from holdfast.actions import Entry, StartAttempt
 from holdfast.errors import Error
 from holdfast.events import CheckpointCommitted, LossPlateaued, NumbersSpiked, Progressed
 from holdfast.goodput import Bookkeeper, Ledger
+from holdfast.profiles import StepsSlowed
 
 MARKS_MAX = 4000  # of a kind, the newest
 
@@ -39,7 +40,8 @@ class JournalReader:
 
     def _begin(self) -> None:
         found = _identity(self._path)  # known once its header could be read
-        self._books = Bookkeeper(journal.read_header(self._path).created_at)
+        header = journal.read_header(self._path)
+        self._books, self.written_by = Bookkeeper(header.created_at), header.holdfast
         self._file = found
         self._after: journal.Mark | None = None
         self._marks: dict[str, deque[CurveMark]] = {}
@@ -81,6 +83,9 @@ class JournalReader:
                 spike = odd.spike
                 text = f"{spike.what} {spike.value:.4g}, usually {spike.usual:.4g}"
                 self._add("spike", entry.at, spike.step, odd.attempt, text)
+            case StepsSlowed() as slow:
+                text = f"steps {slow.slower:.0%} slower than usual"
+                self._add("slower", entry.at, slow.step, slow.attempt, text)
             case LossPlateaued() as flat:
                 self._add("plateau", entry.at, flat.step, flat.attempt, "the loss falls no more")
             case _:

@@ -21,11 +21,13 @@ from holdfast.messages import (
     StatusReply,
     ToClient,
 )
+from holdfast.profiles import AskProfile, ProfileReply, ProfileWish
 from holdfast.status import JobStatus
 
 TIMEOUT_S = 5.0
 STACKS_S = 60.0  # for all nodes to answer, or to be given up
 CHECKS_S = 400.0  # likewise
+PROFILE_S = 3600.0  # likewise, of long steps
 
 _decoder = msgspec.msgpack.Decoder(ToClient)
 
@@ -76,6 +78,13 @@ def checks(folder: Path) -> ChecksReply:
     answers."""
     reply = request(folder, AskChecks(), CHECKS_S)
     assert isinstance(reply, ChecksReply)
+    return reply
+
+
+def profile(folder: Path, wish: ProfileWish) -> ProfileReply:
+    """Have ranks of the job profiled. Raises `ConnectionError` if no controller answers."""
+    reply = request(folder, AskProfile(wish=wish), PROFILE_S)
+    assert isinstance(reply, ProfileReply)
     return reply
 
 

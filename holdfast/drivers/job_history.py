@@ -103,7 +103,7 @@ class JobHistory:
         tokens, step_s = first.tokens - self._tokens if same else 0, first.step_time_s
         self._step, self._tokens = (attempt, step), first.tokens
         rate = tokens / done / step_s if tokens > 0 and done > 0 and step_s else None
-        values = (first.loss, first.grad_norm, step_s, rate, None, None)
+        values = (first.loss, first.grad_norm, step_s, rate, first.mfu, first.lr)
         if self._curve is None:
             self._curve = CurveFile(self._folder / CURVE)
         self._curve.put([StepPoint(step, now - first.progress.step_ago_s, attempt, values)])

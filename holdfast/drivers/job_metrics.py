@@ -28,6 +28,7 @@ from holdfast.scrape import (
     DurationTally,
     Exposition,
     ScrapePage,
+    WrittenLines,
     serve,
 )
 from holdfast.spec import Job
@@ -53,11 +54,11 @@ class JobMetrics:
     ) -> None:
         self._job, self._state, self._books = job, state, books
         self._progress, self._clock = progress, clock
-        self._throughput = Throughput()
+        self._throughput, self._lines = Throughput(), WrittenLines()
 
     def exposition(self) -> Exposition:
         """Every series, as of now."""
-        found, workers = Exposition(), self._progress.newest()
+        found, workers = Exposition(lines=self._lines), self._progress.newest()
         status = self._books.status()
         rate = self._throughput.observe(self._clock(), status.attempt, workers.values())
         _add_state(found, self._state, status)

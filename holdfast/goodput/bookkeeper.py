@@ -24,6 +24,7 @@ from holdfast.actions import (
     Fence,
     KeepVersion,
     PrepareUpdate,
+    ProfileSteps,
     StartAttempt,
     StopAttempt,
     Survey,
@@ -78,6 +79,7 @@ from holdfast.goodput.attempt import (
 from holdfast.goodput.books import NO_STALLS, Books, milliseconds
 from holdfast.goodput.buckets import Bucket
 from holdfast.goodput.ledger import Ledger, close_books
+from holdfast.profiles import StepsProfiled, StepsSlowed
 
 
 def ledger(started_at: float, entries: Iterable[Entry], now: float | None) -> Ledger:
@@ -177,6 +179,8 @@ class Bookkeeper:
             case NumbersBroke() | NumbersSpiked() | LossPlateaued() | ReplicasDiffer():
                 # a fault only if the attempt is stopped for it
                 pass
+            case StepsSlowed() | StepsProfiled():
+                pass
             case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():
                 pass
             case HangSuspected() | StragglersFound() | HealthChanged() | EvidenceTaken():
@@ -255,7 +259,7 @@ class Bookkeeper:
                 | Fence()
             ):
                 pass
-            case PrepareUpdate() | KeepVersion():
+            case PrepareUpdate() | KeepVersion() | ProfileSteps():
                 pass
             case _:
                 assert_never(action)

@@ -5,8 +5,11 @@ is as frequent as its cost is long; the functions say so instead of returning a 
 """
 
 import math
+from collections.abc import Callable
 
 DAY_S = 86_400.0
+TAIL, Z95 = 0.025, 1.959964
+POISSON_EXACT, BISECTIONS = 2000, 60
 
 
 def ettr(productive: float, wall: float) -> float:
@@ -65,3 +68,33 @@ def daly_s(save: float, mttf: float) -> float:
         return mttf
     x = save / (2 * mttf)
     return young_s(save, mttf) * (1 + math.sqrt(x) / 3 + x / 9) - save
+
+
+def poisson_interval(count: int) -> tuple[float, float]:
+    """The exact 95 % confidence interval of the mean of a Poisson number, of which `count` was
+    seen: where so many or more, and so many or fewer, have a probability of 2.5 %.
+
+    Source: F. Garwood, "Fiducial limits for the Poisson distribution", Biometrika 28, 1936. From
+    2,000 on by the normal distribution.
+    """
+    if count >= POISSON_EXACT:
+        half = Z95 * math.sqrt(count)
+        return count - half, count + half
+    most = count + 10 * math.sqrt(count + 1) + 10
+    low = _solved(lambda mean: 1 - _at_most(count - 1, mean) >= TAIL, most) if count else 0.0
+    return low, _solved(lambda mean: _at_most(count, mean) <= TAIL, most)
+
+
+def _at_most(count: int, mean: float) -> float:
+    """The probability of so many or fewer."""
+    log = math.log(mean)
+    return math.fsum(math.exp(n * log - mean - math.lgamma(n + 1)) for n in range(count + 1))
+
+
+def _solved(holds: Callable[[float], bool], most: float) -> float:
+    """The least mean for which it holds; it holds for `most`."""
+    low, high = 0.0, most
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

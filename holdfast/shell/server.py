@@ -50,6 +50,7 @@ from holdfast.messages import (
     ToController,
     VersionPrepared,
 )
+from holdfast.profiles import ProfileTaken
 from holdfast.shell.nodes import Wire
 from holdfast.shell.outbox import Outbox
 
@@ -368,6 +369,7 @@ class Connection(asyncio.Protocol):
                 | StepRepeated()
                 | VersionPrepared()
                 | AskCode()
+                | ProfileTaken()
             ):
                 if self.node:
                     listener.answered(self.node, message)

@@ -24,6 +24,7 @@ from holdfast.actions import (
     Fence,
     Outcome,
     PrepareUpdate,
+    ProfileSteps,
     StartAttempt,
     StopAttempt,
     Survey,
@@ -66,12 +67,14 @@ from holdfast.messages import (
     UpdateJob,
     VersionPrepared,
 )
+from holdfast.profiles import AskProfile, ProfileTaken
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
 from holdfast.shell.machine_checks import MachineChecks
 from holdfast.shell.nodes import NodeLives, Receipt, Wire
 from holdfast.shell.preparation import Preparation
+from holdfast.shell.profile_collection import ProfileCollection
 from holdfast.shell.replicas import Lines, Replicas
 from holdfast.shell.straggler_sampling import StragglerSampling
 
@@ -144,6 +147,9 @@ class Shell:
         self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
         self.checks = MachineChecks(self.state, self.nodes.send, self.put, settings.reconnect_s)
         self.preparation = Preparation(self.state, self.nodes.send, self.put)
+        self.profiles = ProfileCollection(
+            self.state, progress, self.nodes.send, self.put, self.stragglers.lateness
+        )
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
         self._begun = False
@@ -211,6 +217,7 @@ class Shell:
         """Telemetry."""
         self.nodes.report(report)
         self.hangs.observe(report, self._clock())
+        self.profiles.observe(report, self._clock())
 
     def closed(self, node: str, wire: Wire) -> None:
         """A connection is gone that nobody here has closed."""
@@ -238,6 +245,8 @@ class Shell:
                 self.nodes.send(node, self.code_part(answer))
             case VersionPrepared():
                 self.preparation.answered(node, answer, self._clock())
+            case ProfileTaken():
+                self.profiles.answered(node, answer)
             case _:
                 pass  # of a journal that was asked for before this controller began
 
@@ -258,6 +267,8 @@ class Shell:
                 self.checks.ask(self.nodes.connected, self._clock(), reply)
             case AskReplay():
                 self.checks.repetitions.ask(message.wish, reply)
+            case AskProfile():
+                self.profiles.ask(message.wish, self.nodes.connected, self._clock(), reply)
             case _:
                 assert_never(message)
 
@@ -275,6 +286,7 @@ class Shell:
         self.evidence.gone(node)
         self.checks.gone(node)
         self.preparation.gone(node, self._clock())
+        self.profiles.gone(node)
         self._engine.connections_changed()
 
     # ── time ──
@@ -292,6 +304,7 @@ class Shell:
         self.evidence.look(now)
         self.checks.look(self.nodes.connected, now)
         self.preparation.look(now)
+        self.profiles.look(now)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
 
@@ -362,6 +375,8 @@ class Shell:
                 self.preparation.begin(action, self.nodes.connected, self._clock())
             case CheckNodes():
                 self.checks.obey(action, self.nodes.connected, self._clock())
+            case ProfileSteps():
+                self.profiles.obey(action, self.nodes.connected, self._clock())
             case AskNodes():
                 self._engine.make(action)
             case Fence():

@@ -51,6 +51,7 @@ from holdfast.messages import (
     WorkersStarted,
     WorkersStopped,
 )
+from holdfast.profiles import TakeProfile
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.group_faults import REPEAT_S, opened, repeated
@@ -292,7 +293,7 @@ class SimulatedAgent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | CodePart():
+            case GiveJournal() | LookForApi() | CodePart() | TakeProfile():
                 pass
             case CheckMachine():
                 self._env.after(self._env.about(CHECK_S), self._tell_checked, message.number)
@@ -483,8 +484,7 @@ class SimulatedAgent:
         self.run = self._truth.launch(self, order)
         if self.holds_store(order.store.port):
             self._store = None
-        started = WorkersStarted(node=self.node, attempt=order.attempt)
-        self._fact(started)
+        self._fact(WorkersStarted(node=self.node, attempt=order.attempt))
 
     def worker_died(self, run: NodeWorkers, rank: int, death: Death) -> None:
         """One of its workers has ended by itself."""

@@ -31,6 +31,7 @@ from holdfast.actions import (
     Fence,
     KeepVersion,
     PrepareUpdate,
+    ProfileSteps,
     StartAttempt,
     StopAttempt,
     Survey,
@@ -195,7 +196,7 @@ class CapacityWorld:
                 self._after(Prices().check_s, self._checked, action)
             case EndJob() | Survey() | CollectEvidence():  # nobody leaves early or hangs here
                 pass
-            case PrepareUpdate() | KeepVersion():  # nor asks for another version
+            case PrepareUpdate() | KeepVersion() | ProfileSteps():  # nor asks for any of these
                 pass
             case _:
                 assert_never(action)

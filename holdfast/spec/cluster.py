@@ -212,3 +212,7 @@ class Monitoring(Section):
     """Labels that the Prometheus instance selects, as in `release: prometheus`."""
     interval_s: Whole = Field(default=15, ge=1, le=3600)
     """Time between two scrapes."""
+    profile_slowdown: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), Numeric] = 0.0
+    """If steps take longer than they used to in this attempt by this share (`0.2`: a fifth; of a
+    token, where tokens are logged), five of them are profiled and the result is noted, at most once
+    in an attempt and once an hour; see `holdfast profile`. `0`: never."""

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from holdfast import step_profile
 from holdfast.detection.numerics import FirstBad, NumberWatch
 from holdfast.digests import ReplicaDigest
 from holdfast.events import Milestone, Spike
@@ -81,6 +82,7 @@ class ProgressReporter:
         self._data_wait_s = self._snapshot_s = 0.0
         self._pending.clear()
         self._section = ""
+        step_profile.give_up("its attempt has ended")
 
     def phase(self, phase: WorkerPhase) -> None:
         """Say what this worker does now."""
@@ -146,6 +148,7 @@ class ProgressReporter:
     def waited_for_data(self, seconds: float) -> None:
         """Time spent in the loader."""
         self._data_wait_s += seconds
+        step_profile.waited(seconds)
         self._say_stalls()
 
     def step_done(self, step: int, step_s: float) -> None:
@@ -242,7 +245,10 @@ def open_progress(placement: Placement, peak_flops: float | None = None) -> Prog
     os.environ.pop("HOLDFAST_PAGE_FD", None)  # children of the script must not write to it
     page = None if fd is None else Page(fd)
     on_nan = os.environ.get("HOLDFAST_ON_NAN", "restart")
-    return ProgressReporter(page, placement.redo_until, on_nan=on_nan, peak_flops=peak_flops)
+    found = ProgressReporter(page, placement.redo_until, on_nan=on_nan, peak_flops=peak_flops)
+    if page is not None:
+        step_profile.watch(page, lambda: found.section(step_profile.SECTION))
+    return found
 
 
 def _on_gpu(value: Any) -> bool:

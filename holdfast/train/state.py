@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from holdfast import step_profile
 from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.events import Milestone
@@ -120,6 +121,7 @@ class State:
                 self._leave()
                 raise
             self._complete_step(began, total)
+            step_profile.step_ended(self.completed)
 
     def restore(self) -> int:
         """Restore what is tracked now instead of when the loop begins; returns `completed`.
@@ -229,6 +231,7 @@ class State:
         self._progress.snapshot_taken(step, self._snapshots.cadence.every, seconds)
 
     def _finish(self) -> None:
+        step_profile.give_up("its loop ended before that")
         self._progress.publish(through=self.completed)
         if self._snapshots is not None:
             flags = self._snapshots.end(self.completed)

@@ -57,6 +57,17 @@ def test_every_step_of_rank_0_is_timed_but_for_the_first_of_an_attempt() -> None
     assert counters.samples == 24 and counters.logged == {"lr": 0.3}
 
 
+def test_a_report_of_rank_0_has_what_it_logs_and_those_of_others_do_not() -> None:
+    counters = NodeCounters()
+    counters.stepped(1, [record(1, 1.0, learning_rate=0.1, mfu=0.4, own=7.0)])
+    first, other = report(0, 1), report(1, 1)
+    told = counters.with_logged(first)
+    assert (told.lr, told.mfu, told.progress) == (0.1, 0.4, first.progress)
+    assert counters.with_logged(other) is other
+    counters.looked(2, [first])
+    assert counters.with_logged(first) is first, "of this attempt nothing was logged yet"
+
+
 def series(health: Health) -> dict[str, float]:
     found = figures(health, now=1000.0).collect()
     return {

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -194,7 +195,9 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     assert "holdfast why gpt --on kubernetes" in ended.stderr
 
 
-def test_the_nodes_of_a_job_in_a_cluster_repeat_a_step_and_it_goes_on(site: Site) -> None:
+def test_the_nodes_of_a_job_in_a_cluster_are_profiled_and_repeat_a_step_and_it_goes_on(
+    site: Site,
+) -> None:
     claim = {"metadata": {"name": "disk"}, "spec": {}}
     site.it.do(lambda it: it.store.create(CLAIMS, "default", claim))
     saves = {"shared": {"path": "/saved", "pvc": "disk", "every_s": 1}}
@@ -210,6 +213,12 @@ def test_the_nodes_of_a_job_in_a_cluster_repeat_a_step_and_it_goes_on(site: Site
         return any(tier["step"] for tier in now["checkpoints"]) and (now["step"] or 0) > 30
 
     site.until(has_saved)
+    [measured] = site.answer("profile", "gpt", "--steps", "2")["ranks"]
+    assert measured["steps"] == 2 and measured["parts"]["compute"] > 0, measured
+    shown = site.holdfast("profile", "gpt", "--steps", "1")
+    assert "try first: " in shown.stdout and "kubectl exec POD_OF_gpt" in shown.stderr, shown
+    copied = site.holdfast("profile", "gpt", "--output", str(site.folder / "trace.json.gz"))
+    assert copied.returncode == 2 and "traces stay on their nodes" in copied.stderr
     told = site.answer("replay", "gpt", "--step", "30")
     assert (told["job"], told["step"], told["verdict"]) == ("gpt", 30, "genuine"), told
     missing = site.holdfast("replay", "gpt", "--step", "30", "--on", "other")
@@ -222,16 +231,24 @@ def test_the_nodes_of_a_job_in_a_cluster_repeat_a_step_and_it_goes_on(site: Site
 
 
 def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
-    site.script("echo hello $RANK; sleep 4; echo bye $RANK")
+    go, once = site.folder / "go", list[str]()
+    site.script(f"echo hello $RANK; while [ ! -e {go} ]; do sleep 0.2; done; echo bye $RANK")
     assert site.holdfast("submit", str(site.file)).stdout == "gpt\n"
     following = site.start("logs", "-f", "gpt")
+    gathered = site.start("logs", "-f", "gpt", "--unique", "--rank", "1")
     site.until(lambda: site.printed("hello 1"))
+    reader = threading.Thread(target=lambda: once.extend(gathered.stdout or ()))
+    reader.start()
     site.until(lambda: "hello 1" in site.holdfast("logs", "gpt").stdout)
     one = site.holdfast("logs", "gpt", "--rank", "0").stdout
     assert one.splitlines()[0] == "[0] hello 0"
     assert "[1]" not in one
+    site.until(lambda: once == ["[1] hello 1\n"])  # while the job is silent
+    go.touch()
     out, err = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, err
+    reader.join(PATIENCE_S)
+    assert gathered.wait() == 0 and once == ["[1] hello 1\n", "[1] bye 1\n"]
     assert {"[0] hello 0", "[1] hello 1", "[0] bye 0", "[1] bye 1"} == set(out.splitlines())
 
 

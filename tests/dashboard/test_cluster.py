@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 
 import recorded_job
-from holdfast.dashboard.cluster import POD_LINES, ClusterSite, Inquiry
+from holdfast.dashboard.cluster import Inquiry
+from holdfast.dashboard.cluster_site import POD_LINES, ClusterSite
 from holdfast.dashboard.job_record import LOG_LINES
 from holdfast.dashboard.tokens import Tokens
 from holdfast.drivers import records
 from holdfast.drivers.kubernetes.cluster import ApiError
-from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
-from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.remote import Look
 from holdfast.errors import Error
 from tests.browser.serving import ServedPage
+from tests.dashboard.publishing import published
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.seen import pod
 from tests.patience import PATIENCE_S
+from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -37,30 +38,12 @@ def it() -> Iterator[FakeCluster]:
         yield made
 
 
-async def _published(it: FakeCluster, folder: Path) -> None:
-    """Job file, record and journal, as a controller has them there."""
-    api, now = it.api(), time.time()
-    labels = {JOB: folder.name, MANAGED_BY: "holdfast"}
-    meta = {"name": f"{folder.name}-job", "namespace": "default", "labels": labels}
-    kind = {"apiVersion": "v1", "kind": "ConfigMap"}
-    text = (folder / "job.json").read_text()
-    made = await api.create({**kind, "metadata": meta, "data": {"job.yaml": text}})
-    owner = {**kind, "name": meta["name"], "uid": made["metadata"]["uid"]}
-    shown = Recorded(
-        records.status(folder, now),
-        tuple(records.incidents(folder, now)),
-        records.goodput(folder, now),
-    )
-    await Record(api, folder.name, folder / "journal.jsonl", lambda: shown, owner).publish()
-    await api.close()
-
-
 def test_a_job_of_a_cluster_is_shown_as_one_of_this_machine(
     it: FakeCluster, tmp_path: Path
 ) -> None:
     folder = tmp_path / "gpt"
     recorded_job.record(folder, days=0.5, nodes=2, until=time.time(), rate=2000.0)
-    asyncio.run(_published(it, folder))
+    asyncio.run(published(it, folder))
     config = str(it.do(lambda it: it.kubeconfig()))
     page = ServedPage("--on", "kubernetes", KUBECONFIG=config)
     try:
@@ -77,6 +60,28 @@ def test_a_job_of_a_cluster_is_shown_as_one_of_this_machine(
         assert page.ask("/api/jobs/other")[0] == 404
     finally:
         page.close()
+
+
+def test_a_report_of_a_job_of_a_cluster_is_that_of_its_folder(
+    it: FakeCluster, tmp_path: Path, home: Path
+) -> None:
+    folder, page = tmp_path / "gpt", tmp_path / "gpt.html"
+    recorded_job.record(folder, days=0.5, nodes=2, until=time.time(), rate=2000.0)
+    asyncio.run(published(it, folder))
+    config = str(it.do(lambda it: it.kubeconfig()))
+    words = ("report", "gpt", "--on", "kubernetes", "--json", "--html", str(page))
+    there = holdfast(*words, KUBECONFIG=config)
+    assert there.returncode == 0, there.stderr
+    found = json.loads(there.stdout)
+    here = records.goodput(folder, time.time())
+    assert found["goodput"]["buckets"]["productive"] == here.buckets["productive"]
+    assert len(found["incidents"]) == len(records.incidents(folder, time.time())) > 0
+    assert found["setup"]["engine"] == "pods" and found["changes"]["worlds_count"] > 0
+    assert "does not hand out its figures" in found["curve_missing"]
+    assert "There is no curve" in page.read_text()
+    missing = holdfast("report", "other", "--on", "kubernetes", KUBECONFIG=config)
+    assert missing.returncode == 4 and missing.stderr.startswith("error[job-not-found]")
+    assert not (home / "jobs").exists()
 
 
 def test_output_of_a_rank_is_read_from_its_pod_alone(
@@ -97,7 +102,7 @@ def test_output_of_a_rank_is_read_from_its_pod_alone(
     async def none_kept(*_: object) -> list[object]:
         return []
 
-    monkeypatch.setattr("holdfast.dashboard.cluster.look", seen)
+    monkeypatch.setattr("holdfast.dashboard.cluster_site.look", seen)
     monkeypatch.setattr("holdfast.drivers.kubernetes.remote_logs.kept_logs", none_kept)
     cluster = SimpleNamespace(namespace="default", log=log)
 
@@ -136,7 +141,7 @@ def test_a_controller_that_talks_nonsense_is_said_and_no_proxy_is_asked(
         monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
         threading.Thread(target=answer, daemon=True).start()
         line = SimpleNamespace(cluster=SimpleNamespace(namespace="default"))
-        site = ClusterSite(line, tmp_path / "gpt")  # type: ignore[arg-type]
+        site = ClusterSite(line, tmp_path / "gpt")
         with pytest.raises(Error) as raised:
             site.figures("curve/0/end/100")
     assert raised.value.slug == "controller-silent" and "nonsense" in raised.value.why

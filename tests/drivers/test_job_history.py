@@ -37,7 +37,8 @@ class Scene:
         workers = [
             WorkerReport(
                 rank=rank, pid=1, milestones={}, loss=3.0 / step, grad_norm=0.5, step_time_s=0.5,
-                tokens=100 * step, progress=Progress(step=step, data_wait_s=rank * at / 2),
+                tokens=100 * step, mfu=0.25 * step, lr=0.5 / step,
+                progress=Progress(step=step, data_wait_s=rank * at / 2),
             )
             for rank in (0, 1)
         ]  # fmt: skip
@@ -61,6 +62,7 @@ def test_two_looks_are_a_column(tmp_path: Path) -> None:
     curve = read_curve(tmp_path / CURVE)
     assert curve.step == [1, 2, 3] and curve.mean["loss"] == [3.0, 1.5, 1.0]
     assert curve.mean["tokens_per_s"] == [None, 200.0, 200.0]
+    assert curve.mean["mfu"] == [0.25, 0.5, 0.75] and curve.mean["lr"][:2] == [0.5, 0.25]
 
 
 def test_a_new_attempt_is_not_compared_with_the_one_before(tmp_path: Path) -> None:

@@ -70,3 +70,17 @@ def test_mean_time_to_failure(gpus: int, hours: float) -> None:
 def test_ettr_of_no_time_is_zero() -> None:
     assert f.ettr(0, 0) == 0.0
     assert f.ettr(9, 10) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [(0, 0.0, 3.69), (1, 0.0253, 5.572), (10, 4.795, 18.39), (100, 81.36, 121.6)],
+)
+def test_the_interval_of_a_number_of_faults(count: int, low: float, high: float) -> None:
+    """As Garwood's table has it."""
+    assert f.poisson_interval(count) == pytest.approx((low, high), rel=1e-3)
+
+
+def test_the_interval_of_many_faults_goes_on_where_the_exact_one_ends() -> None:
+    exact, normal = f.poisson_interval(f.POISSON_EXACT - 1), f.poisson_interval(f.POISSON_EXACT)
+    assert exact == pytest.approx(normal, rel=2e-3)

@@ -1,11 +1,14 @@
 """Names, units and labels are those of Prometheus' conventions, and nothing else can be served."""
 
+import math
 import re
 
 import pytest
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.monitoring.table import METRICS, SCRAPED, MetricRow
-from holdfast.scrape import DurationTally, Exposition
+from holdfast.scrape import MANY, DurationTally, Exposition, FamilyList, WrittenLines
 
 BOUNDED = frozenset(
     ("phase", "state", "condition", "severity", "bucket", "window", "cause", "tier", "name", "of",
@@ -54,3 +57,52 @@ def test_a_scraper_gets_the_format_that_it_asks_for() -> None:
         assert 'holdfast_step_duration_seconds_bucket{le="1.0",node="n"} 3.0\n' in body
         assert 'holdfast_step_duration_seconds_count{node="n"} 4.0\n' in body
         assert "mfu" not in body, "what is not known is left out"
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
+def test_kept_lines_are_those_that_the_library_writes(accept: str) -> None:
+    """Whatever changed, came or went since the scrape before."""
+    lines, states = WrittenLines(), {f"n{n}": "ready" for n in range(2 * MANY)}
+
+    def filled(kept: WrittenLines | None) -> Exposition:
+        found = Exposition(lines=kept)
+        found.add("holdfast_step", 7)
+        for node, state in states.items():
+            value = math.nan if state == "odd" else 1
+            found.add("holdfast_node_state", value, node=node, state=state)
+        found.add("holdfast_attempt", 2)
+        return found
+
+    def same() -> None:
+        kept, encode = filled(lines).page(accept).body, choose_encoder(accept)[0]
+        whole = encode(FamilyList(filled(None).collect()))
+        assert sorted(kept.splitlines()) == sorted(whole.splitlines())
+        assert kept.endswith(b"# EOF\n") == bool(accept)
+        names = [f.name for f in text_string_to_metric_families(kept.decode())]
+        assert len(names) == len(set(names)), "lines of a family stand together"
+
+    same()
+    same()
+    states |= {"n3": "odd", 'a"\n\\b': "lost", "n5": "ready"}
+    same()
+    for node in list(states)[MANY // 2 :: 2]:
+        del states[node]
+    same()
+    states.clear()
+    same()
+
+
+def test_what_has_not_changed_is_not_written_again() -> None:
+    lines, written = WrittenLines(), list[int]()
+    encode, kind = choose_encoder("")
+
+    def writes(part: FamilyList) -> bytes:
+        written.append(len(part.families[0].samples))
+        return bytes(encode(part))
+
+    for state in ("ready", "ready", "lost", "ready"):
+        found = Exposition()
+        for n in range(MANY):
+            found.add("holdfast_node_state", 1, node=f"n{n}", state="ready" if n else state)
+        lines.of(found.collect()[0], kind, writes)
+    assert written == [MANY, 1, 1]

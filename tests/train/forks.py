@@ -13,7 +13,7 @@ from tests.warm import Script
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.train.curves", "tests.train.workload"])
 _started: list[Script] = []  # kept, so that nobody takes them for forgotten
-_plain: Any = util.spawnv_passfds  # type: ignore[attr-defined]
+_plain: Any = util.spawnv_passfds
 
 
 def _spawn(path: Any, words: Sequence[str], passed: Sequence[int]) -> int:
@@ -25,4 +25,4 @@ def _spawn(path: Any, words: Sequence[str], passed: Sequence[int]) -> int:
     return _started[-1].pid
 
 
-util.spawnv_passfds = _spawn  # type: ignore[attr-defined]
+util.spawnv_passfds = _spawn  # type: ignore[assignment]

@@ -51,6 +51,7 @@ from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.drivers.notifier import Notifier
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
 from holdfast.messages import ChecksReply, Leave, StacksReply, UpdateJob
+from holdfast.profiles import ProfileReply, ProfileWish
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.replicas import FileLines
@@ -106,8 +107,9 @@ class KubernetesDriver:
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
         owner = me.belongs.owner
         respondents = Respondents(
-            self._asked_for_stacks, self._asked_for_checks, self._shell.checks.repetitions.ask
-        )
+            self._asked_for_stacks, self._asked_for_checks, self._shell.checks.repetitions.ask,
+            self._asked_for_profile,
+        )  # fmt: skip
         self._stacks = PublishedStacks(cluster, request.name, owner, respondents)
         self._code = ShippedCode(
             cluster, request.name, journal_path.parent / bundles.FOLDER, self._asked_to_update
@@ -322,6 +324,9 @@ class KubernetesDriver:
 
     def _asked_for_checks(self, reply: Callable[[ChecksReply], None]) -> None:
         self._shell.checks.ask(self._shell.nodes.connected, self._clock.now(), reply)
+
+    def _asked_for_profile(self, wish: ProfileWish, reply: Callable[[ProfileReply], None]) -> None:
+        self._shell.profiles.ask(wish, self._shell.nodes.connected, self._clock.now(), reply)
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""

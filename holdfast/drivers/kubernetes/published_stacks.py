@@ -1,8 +1,9 @@
-"""The stacks of a job's workers, checks of its spares' machines, and steps that its nodes repeat,
-for whoever asks from outside: by two ConfigMaps, like a stop.
+"""The stacks of a job's workers, checks of its spares' machines, steps that its nodes repeat, and
+profiles of running workers, for whoever asks from outside: by two ConfigMaps, like a stop.
 
 A question is an annotation on the job's ConfigMap, a word that nobody has used before; one that
-begins with `check-` asks for checks, and after `replay-` it says what is to be repeated. The answer
+begins with `check-` asks for checks, after `replay-` it says what is to be repeated, and after
+`profile-` what is to be profiled, of which the answer has the figures and not the traces. It
 is ConfigMap `NAME-stacks` with the same word, and what was answered, compressed, as much as one
 ConfigMap may have. The command line never talks to the controller, so there is no other way.
 """
@@ -23,6 +24,7 @@ from holdfast.drivers.kubernetes.manifests.names import STACKS
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.talk import Complaint
 from holdfast.messages import ChecksReply, ReplayReply, StacksReply
+from holdfast.profiles import ProfileReply, ProfileWish
 
 ANSWER_BYTES = 700_000  # compressed; with base64 that is less than a mebibyte
 WAIT_S = 75.0  # for all nodes to answer, or to be given up, and for the watch to tell of it
@@ -30,13 +32,14 @@ POLL_S = 0.5
 CHECKS_WAIT_S = 400.0  # agents give up their checks after 300 s
 ASKED, DATA = "asked", "stacks"  # keys of the ConfigMap
 REPLAY_WAIT_S = 3600.0  # some rounds of groups, ten minutes each at most
-CHECKS, REPLAY = "check-", "replay-"  # how a word begins that asks for these
+CHECKS, REPLAY, PROFILE = "check-", "replay-", "profile-"  # how a word begins that asks for these
 
 Ask = Callable[[Callable[[StacksReply], None]], None]
 AskChecks = Callable[[Callable[[ChecksReply], None]], None]
 Repeat = Callable[[StepsToRepeat, Callable[[ReplayReply], None]], None]
-Answer = TypeVar("Answer", StacksReply, ChecksReply, ReplayReply)
-AnyAnswer = StacksReply | ChecksReply | ReplayReply
+Profile = Callable[[ProfileWish, Callable[[ProfileReply], None]], None]
+Answer = TypeVar("Answer", StacksReply, ChecksReply, ReplayReply, ProfileReply)
+AnyAnswer = StacksReply | ChecksReply | ReplayReply | ProfileReply
 
 
 class _Answered(NamedTuple):
@@ -47,12 +50,13 @@ class _Answered(NamedTuple):
 
 
 class Respondents(NamedTuple):
-    """Who knows the answers: `ask` has the workers looked at, `check` the machines of spares, and
-    `repeat` a step repeated."""
+    """Who knows the answers: `ask` has the workers looked at, `check` the machines of spares,
+    `repeat` a step repeated, and `profile` steps profiled."""
 
     ask: Ask
     check: AskChecks
     repeat: Repeat
+    profile: Profile
 
 
 def stacks_name(job: str) -> str:
@@ -78,6 +82,8 @@ class PublishedStacks:
             self._by.check(answer)
         elif word.startswith(REPLAY):
             self._repeat(word, answer)
+        elif word.startswith(PROFILE):
+            self._profile(word, answer)
         else:
             self._by.ask(answer)
 
@@ -88,6 +94,14 @@ class PublishedStacks:
             answer(ReplayReply(refused=f"the request cannot be read: {error}"))
         else:
             self._by.repeat(wish, answer)
+
+    def _profile(self, word: str, answer: Callable[[ProfileReply], None]) -> None:
+        try:
+            wish = msgspec.json.decode(word.removeprefix(PROFILE), type=ProfileWish)
+        except msgspec.MsgspecError as error:
+            answer(ProfileReply(refused=f"the request cannot be read: {error}"))
+        else:
+            self._by.profile(wish, answer)
 
     async def run(self) -> None:
         """Publish what is answered, for ever."""
@@ -133,6 +147,14 @@ async def ask_for_replay(
     """Likewise."""
     word = REPLAY + msgspec.json.encode(wish).decode()
     return await _asked(cluster, job, word, ReplayReply, wait_s)
+
+
+async def ask_for_profile(
+    cluster: Cluster, job: str, wish: ProfileWish, wait_s: float = REPLAY_WAIT_S
+) -> ProfileReply | None:
+    """Likewise."""
+    word = PROFILE + msgspec.json.encode(wish).decode()
+    return await _asked(cluster, job, word, ProfileReply, wait_s)
 
 
 async def _asked(

@@ -78,6 +78,7 @@ class Checker:
     """One schema; `version` is that of Kubernetes whose definitions it refers to."""
 
     def __init__(self, schema: Body, version: str | None = None) -> None:
+        self.schema = schema
         within = _core(version) if version else Registry[Any]()
         known = _fast_core(version) if version else None
         self._fast = jsonschema_rs.Draft202012Validator(schema, registry=known, offline=True)

@@ -241,6 +241,7 @@ SETTINGS: dict[str, Setting] = {
     "monitoring.enabled": Setting(True),
     "monitoring.labels": Setting({"release": "p"}, MONITORED),
     "monitoring.interval_s": Setting(99, MONITORED),
+    "monitoring.profile_slowdown": Setting(0.2),
     "cost": Setting({"gpu_hour": 2.5}),
     "track": Setting(["tensorboard"]),
     "notify": Setting([{"url": "https://example.com/hook"}]),

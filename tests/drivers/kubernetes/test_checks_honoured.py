@@ -34,7 +34,7 @@ PLACES = sorted(limits.EVERYWHERE)
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
      "instrument", "integrate", "progress", "parallel", "resources.state", "cost",
-     "notify", "track", "monitoring.port",
+     "notify", "track", "monitoring.port", "monitoring.profile_slowdown",
      "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
      "mpi.options", "mpi.implementation", "access.cordon_share",
      "scheduling.replacement_priority_class",

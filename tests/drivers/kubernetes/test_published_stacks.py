@@ -23,6 +23,7 @@ from holdfast.drivers.kubernetes.published_stacks import (
 )
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.messages import ChecksReply, ReplayReply, StacksReply
+from holdfast.profiles import ProfileReply, ProfileWish, RankProfile
 from holdfast.stacks import StackGroup, ThreadStack
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
@@ -49,6 +50,10 @@ def _repeated(wish: StepsToRepeat, reply: Callable[[ReplayReply], None]) -> None
     reply(ReplayReply(verdict="genuine", summary=f"step {wish.step}"))
 
 
+def _profiled(wish: ProfileWish, reply: Callable[[ProfileReply], None]) -> None:
+    reply(ProfileReply(ranks=(RankProfile(rank=wish.ranks[0], steps=wish.steps),)))
+
+
 def _mute(_: Reply) -> None:
     """No node answers."""
 
@@ -69,7 +74,7 @@ def played(story: Callable[[FakeCluster, Api], Awaitable[None]], *, answers: boo
             uid = (await it.api().get(CONFIG_MAPS, "run-job"))["metadata"]["uid"]
             api = it.api(account="run-controller")
             asks = Respondents(
-                answer if answers else _mute, lambda reply: reply(CHECKED), _repeated
+                answer if answers else _mute, lambda reply: reply(CHECKED), _repeated, _profiled
             )
             there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, asks)
             wishes = Wishes(api, "run", lambda _by, _now: None, there.wanted)
@@ -92,6 +97,11 @@ def test_whoever_asks_gets_what_the_controller_answers_to_just_that() -> None:
         repeated = await published_stacks.ask_for_replay(api, "run", wish)
         assert repeated == ReplayReply(verdict="genuine", summary="step 7")
         garbage = {"metadata": {"annotations": {STACKS: f"{published_stacks.REPLAY}{{"}}}
+        await api.patch(CONFIG_MAPS, "run-job", garbage)
+        profile = ProfileWish(id="a1", steps=3, ranks=(4,))
+        measured = await published_stacks.ask_for_profile(api, "run", profile)
+        assert measured == ProfileReply(ranks=(RankProfile(rank=4, steps=3),))
+        garbage = {"metadata": {"annotations": {STACKS: f"{published_stacks.PROFILE}{{"}}}
         await api.patch(CONFIG_MAPS, "run-job", garbage)
         assert await ask_for_checks(api, "run") == CHECKED
         assert await ask_for_stacks(api, "run") == REPLY

@@ -34,7 +34,7 @@ def _schema(api: str, kind: str) -> Body:
     """The schema of a kind; an empty one if there is none."""
     core = schemas._core_validator(kind, api, schemas.NEWEST)
     found = core or schemas._custom_validator(kind, api)
-    schema: Body = dict(found.schema) if found else {}  # type: ignore[arg-type]
+    schema: Body = found.schema if found else {}
     meta = {"$ref": f"#/$defs/{schemas.OBJECT_META}"}
     return {**schema, "properties": {**schema.get("properties", {}), "metadata": meta}}
 

@@ -1,0 +1,158 @@
+"""Has workers of this node profile their next steps, as the controller orders it.
+
+What is wanted is left on each worker's page, and its answer looked for there. A worker that dies,
+is parked or takes too long is told of with its reason, and nothing of it is left. Traces are kept
+in the job's folder, those of the newest profile only.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.agent.attempts import Attempts
+from holdfast.agent.parts import NodeParts
+from holdfast.agent.program_output import output_of
+from holdfast.agent.read_trace import TraceReading
+from holdfast.agent.workers import Worker
+from holdfast.profile_slot import ProfileNotes, ProfileOrder, ProfileStage
+from holdfast.profiles import ProfileTaken, RankProfile, TakeProfile
+
+FOLDER = "profiles"  # in the job's folder
+LOOK_S = 0.05
+READ_S = 120.0  # for one trace to be read and compressed
+
+_SLOW = {
+    ProfileStage.ASKED: "it did not come to the end of a step",
+    ProfileStage.PREPARING: "it did not come to the end of the step that warms up the profiler",
+    ProfileStage.RECORDING: "its steps were not over",
+    ProfileStage.WRITING: "it had not written its trace",
+}
+
+
+class _Asked(NamedTuple):
+    """One worker, and what it was asked for."""
+
+    worker: Worker
+    rank: int
+    number: int
+    trace: Path
+
+
+class ProfileTaking:
+    """At most one at a time counts: of two the newer one."""
+
+    def __init__(self, parts: NodeParts, attempts: Attempts, name: str, folder: Path) -> None:
+        """`name` is that of the node, `folder` that of the job."""
+        self._parts, self._attempts = parts, attempts
+        self._name, self._folder = name, folder
+        self._numbers = itertools.count(1)
+
+    async def obey(self, order: TakeProfile) -> None:
+        """Never raises; answers within the time and that of reading the traces."""
+        try:
+            found = await self._found(order)
+        except OSError as error:
+            found = [self._none(rank, f"its node: {error}") for rank in order.ranks]
+        self._parts.controller.answer(ProfileTaken(id=order.id, found=tuple(found)))
+
+    async def _found(self, order: TakeProfile) -> list[RankProfile]:
+        place = self._folder / FOLDER / order.id
+        await asyncio.to_thread(_make_room, place)
+        ranks = (self._one(order, rank, place) for rank in order.ranks)
+        return list(await asyncio.gather(*ranks))
+
+    async def _one(self, order: TakeProfile, rank: int, place: Path) -> RankProfile:
+        worker = self._worker(order.attempt, rank)
+        if isinstance(worker, str):
+            return self._none(rank, worker)
+        asked = _Asked(worker, rank, next(self._numbers), place / f"rank-{rank}.json")
+        wish = ProfileOrder(steps=order.steps, after=order.after, path=str(asked.trace))
+        try:
+            worker.page.profile.ask(asked.number, wish)
+        except ValueError as error:
+            return self._none(rank, str(error))
+        notes = await _answer(asked, order)
+        if notes.why:
+            asked.trace.unlink(missing_ok=True)
+            return self._none(rank, notes.why)
+        return await self._read(asked, notes)
+
+    def _worker(self, attempt: int, rank: int) -> Worker | str:
+        """Who has this rank, or why it cannot be profiled."""
+        run = self._attempts.shown
+        workers = run.workers.values() if run is not None else ()
+        for worker in workers:
+            if worker.assignment is None or worker.assignment.rank != rank:
+                continue
+            if not worker.acts_in(attempt):
+                return "its worker has ended"
+            report = worker.page.report(rank, worker.pid, time.monotonic())
+            if not self._parts.job.uses_torch:
+                return "it does not train with PyTorch"
+            if report.progress.step is None and not report.optimizer_steps:
+                return (
+                    "no step of it was seen: neither holdfast.train nor an optimizer of PyTorch "
+                    "has ended one in this process (`instrument` of the job must not be off)"
+                )
+            return worker
+        return "its node has no worker of this rank"
+
+    async def _read(self, asked: _Asked, notes: ProfileNotes) -> RankProfile:
+        kept = asked.trace.relative_to(self._folder).with_suffix(".json.gz")
+        wanted = TraceReading(
+            trace=str(asked.trace),
+            folder=str(self._folder),
+            kept=str(kept),
+            rank=asked.rank,
+            node=self._name,
+            notes=notes,
+        )
+        program = [sys.executable, "-m", "holdfast.agent.read_trace"]
+        text = msgspec.json.encode(wanted).decode()
+        try:
+            told = await output_of([*program, text], self._parts.node, READ_S)
+            return msgspec.json.decode(told, type=RankProfile)
+        except TimeoutError:
+            why = f"its trace was not read within {READ_S:g} s"
+        except msgspec.MsgspecError:
+            why = "its trace could not be read (see agent.log of the node)"
+        asked.trace.unlink(missing_ok=True)
+        return self._none(asked.rank, why)
+
+    def _none(self, rank: int, why: str) -> RankProfile:
+        return RankProfile(rank=rank, node=self._name, why=why)
+
+
+async def _answer(asked: _Asked, order: TakeProfile) -> ProfileNotes:
+    """What the worker says, or why it says nothing."""
+    slot, end = asked.worker.page.profile, time.monotonic() + order.within_s
+    while (notes := slot.answer_to(asked.number)) is None:
+        if not asked.worker.acts_in(order.attempt):
+            death = asked.worker.death
+            return ProfileNotes(why=f"its worker ended: {death.words if death else 'parked'}")
+        if slot.wanted != asked.number:
+            return ProfileNotes(why="another profile was asked for meanwhile")
+        if time.monotonic() >= end:
+            slow = _SLOW[slot.stage]
+            slot.withdraw()
+            return ProfileNotes(why=f"{slow} within {order.within_s:g} s")
+        await asyncio.sleep(LOOK_S)
+    if not notes.why and not asked.trace.exists():
+        return ProfileNotes(why="Kineto wrote no trace (is the disk full?)")
+    return notes
+
+
+def _make_room(place: Path) -> None:
+    """For this profile; older ones go. Other nodes of this machine may be at it, too."""
+    with contextlib.suppress(FileNotFoundError):
+        for old in place.parent.iterdir():
+            if old.name != place.name:
+                shutil.rmtree(old, ignore_errors=True)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)

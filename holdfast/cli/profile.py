@@ -1,0 +1,275 @@
+"""`holdfast profile`: where the steps of running workers go, without a restart."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from holdfast.cli import question
+from holdfast.cli.cluster import Context, Namespace, On, Reach, reached
+from holdfast.cli.controller import Where
+from holdfast.cli.output import AsJson, JobName, json_result, result, table, talk
+from holdfast.cli.question import Answered, JobQuestion
+from holdfast.errors import Error
+
+if TYPE_CHECKING:
+    from holdfast.drivers.kubernetes.api import Api
+    from holdfast.profiles import ProfileReply, ProfileWish, RankProfile
+
+SLOWEST = "slowest"
+TOP_SHOWN = 8
+NAME_SHOWN = 60
+
+
+class _Found(NamedTuple):
+    """What is told of a profile; `trace` is the file with all ranks, None where there is none."""
+
+    job: str
+    reply: "ProfileReply"
+    trace: Path | None
+
+
+def profile(
+    name: JobName = None,
+    steps: Annotated[int, typer.Option("--steps", help="Whole steps, 1 to 50.")] = 5,
+    ranks: Annotated[
+        str, typer.Option("--ranks", help="Ranks, with commas; `slowest` is one of them.")
+    ] = f"0,{SLOWEST}",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Where the merged trace goes (.json.gz). Default: into the folder of the job.",
+        ),
+    ] = None,
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Nsight Systems instead of Kineto; see its guide.")
+    ] = False,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Profile some steps of running workers, and show where they go."""
+    if nsys:
+        raise _no_nsys(name)
+    wish = _wish(steps, ranks)
+    reach = reached(on, context, namespace)
+    _require_place(output, reach)
+    told = _ask(wish, name, reach)
+    _require_any(told)
+    found = _Found(told.job, told.reply, None if told.words else _merged(told, wish, output))
+    if as_json:
+        json_result(_as_json(found))
+        return
+    result("\n".join(_shown(found)))
+    if told.words:
+        talk("traces stay on their nodes until the next profile:")
+        for one in found.reply.ranks:
+            if one.trace:
+                talk(f"  {_fetch(told.job, one)}")
+    for one in found.reply.ranks:
+        if one.why:
+            talk(f"no profile of rank {one.rank}: {one.why}")
+
+
+def _wish(steps: int, ranks: str) -> "ProfileWish":
+    import secrets
+
+    from holdfast.profiles import RANKS_MAX, STEPS_MAX, ProfileWish
+
+    words = [word.strip() for word in ranks.split(",")]
+    numbers = tuple(int(word) for word in words if re.fullmatch("[0-9]{1,7}", word))
+    if others := [word for word in words if not re.fullmatch(f"[0-9]{{1,7}}|{SLOWEST}", word)]:
+        raise _usage(f"--ranks {ranks}", f"{others[0]!r} is neither a rank nor `{SLOWEST}`")
+    if len(numbers) > RANKS_MAX:
+        raise _usage(f"--ranks {ranks}", f"at most {RANKS_MAX} ranks can be profiled at once")
+    if not 1 <= steps <= STEPS_MAX:
+        raise _usage(f"--steps {steps}", f"1 to {STEPS_MAX} steps can be profiled at once")
+    return ProfileWish(
+        id=secrets.token_hex(8), steps=steps, ranks=numbers, slowest=SLOWEST in words
+    )
+
+
+def _usage(what: str, why: str) -> Error:
+    return Error("usage", what, why=why, help="holdfast profile --steps 5 --ranks 0,slowest")
+
+
+def _no_nsys(name: str | None) -> Error:
+    there = shutil.which("nsys")
+    found = f"{there} is installed, but" if there else "nsys is not on the PATH here, and"
+    return Error(
+        "nsys-unavailable",
+        "Nsight Systems cannot be attached to running workers",
+        why=f"{found} on Linux it records only processes that were started under it",
+        help=f"holdfast profile{f' {name}' if name else ''}   (Kineto, which needs no restart)",
+    )
+
+
+def _require_place(output: Path | None, reach: Reach | None) -> None:
+    if output is not None and reach is not None:
+        raise Error(
+            "usage",
+            f"--output {output} with --on kubernetes",
+            why="in a cluster traces stay on their nodes, as ConfigMaps carry only the figures",
+            help="leave it out: the answer says how each trace is fetched",
+        )
+    if output is not None and not output.resolve().parent.is_dir():
+        raise Error(
+            "output-unwritable",
+            f"--output {output}",
+            why=f"{output.resolve().parent} is no folder",
+            help="name a file in a folder that exists",
+        )
+
+
+def _ask(wish: "ProfileWish", name: str | None, reach: Reach | None) -> "Answered[ProfileReply]":
+    def here(folder: Path) -> "ProfileReply":
+        from holdfast.drivers import client
+
+        return client.profile(folder, wish)
+
+    async def there(cluster: "Api", job: str) -> "ProfileReply | None":
+        from holdfast.drivers.kubernetes.published_stacks import ask_for_profile
+
+        return await ask_for_profile(cluster, job, wish)
+
+    why = "running workers are profiled, which the controller asks for"
+    return question.ask(JobQuestion(there, why, question.what_happened), here, name, reach)
+
+
+def _require_any(told: "Answered[ProfileReply]") -> None:
+    reply, remedy = told.reply, question.what_happened(told.job, told.words)
+    if reply.refused:
+        raise Error(
+            "profile-refused",
+            f"no profile of {told.job} was begun",
+            why=reply.refused,
+            help=remedy,
+        )
+    if all(one.why for one in reply.ranks):
+        whys = "; ".join(f"rank {one.rank}: {one.why}" for one in reply.ranks)
+        raise Error("profile-failed", f"no rank of {told.job} was profiled", why=whys, help=remedy)
+
+
+def _merged(
+    told: "Answered[ProfileReply]", wish: "ProfileWish", output: Path | None
+) -> Path | None:
+    import msgspec
+
+    from holdfast.cli.locate import job_folder
+    from holdfast.drivers import profile_files
+
+    folder = job_folder(told.job)
+    path = output or folder / "profiles" / wish.id / "trace.json.gz"
+    try:
+        ranks = profile_files.merged(
+            folder, told.reply.ranks, _labels(folder, told.reply.world_size), path
+        )
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Error(
+            "output-unwritable",
+            f"the traces of {told.job} cannot be merged into {path}",
+            why=str(error),
+            help="name another file with --output",
+        ) from error
+    return path if ranks else None
+
+
+def _fetch(job: str, one: "RankProfile") -> str:
+    """The command that copies a trace out of a pod, of which we have no right to."""
+    path = f"$HOLDFAST_HOME/jobs/{job}/{one.trace}"
+    return f"kubectl exec POD_OF_{one.node} -- sh -c 'cat {path}' > rank-{one.rank}.json.gz"
+
+
+def _labels(folder: Path, size: int) -> Callable[[int], str]:
+    """`rank 3 (pp 0, tp 1)`, by the layout that the job asks for."""
+    from holdfast.drivers import records
+
+    job = records.load_job(folder)
+
+    def label(rank: int) -> str:
+        try:
+            place = job.parallel.layout.resolve(size).place(rank) if job.parallel else {}
+        except ValueError:  # the job has another size now
+            place = {}
+        words = ", ".join(f"{name} {number}" for name, number in place.items())
+        return f"rank {rank} ({words})" if words else f"rank {rank}"
+
+    return label
+
+
+def _shown(found: _Found) -> Iterator[str]:
+    from holdfast.profiling.advice import advice, differences
+
+    measured = [one for one in found.reply.ranks if not one.why]
+    first = measured[0]
+    last = first.first_step + first.steps - 1
+    yield f"{found.job}: steps {first.first_step} to {last}, each on average"
+    yield ""
+    yield _parts(measured, found.reply.slowest)
+    yield ""
+    yield _top(first)
+    for apart in differences(measured):
+        yield (
+            f"{apart.part}: {_ms(apart.most_s)} on rank {apart.most_rank}, "
+            f"{_ms(apart.least_s)} on rank {apart.least_rank}"
+        )
+    yield ""
+    for number, one in enumerate(advice(measured)):
+        lead = "try first" if number == 0 else "then"
+        where = f"rank {one.rank}, {one.share:.0%} of the step" if one.share else "all ranks"
+        yield f"{lead}: {one.what} ({where}: {one.why})"
+    if found.trace is not None:
+        yield ""
+        yield f"trace: {found.trace}   (open it in https://ui.perfetto.dev)"
+
+
+def _parts(profiles: "Sequence[RankProfile]", slowest: int | None) -> str:
+    from holdfast.profiles import PART_NAMES
+
+    header = ("RANK", "NODE", "STEP", "COMPUTE", "EXPOSED COMM", "COPIES", "DATA", "IDLE")
+    rows = []
+    for one in profiles:
+        mark = " (slowest)" if one.rank == slowest else ""
+        cells = [f"{_ms(getattr(one.parts, p))} {one.parts.share(p):.0%}" for p in PART_NAMES]
+        hidden = "-" if one.overlap is None else f"{one.overlap:.0%}"
+        rows.append((f"{one.rank}{mark}", one.node, _ms(one.parts.step_s), *cells, hidden))
+    return table((*header, "OVERLAP"), rows)
+
+
+def _top(one: "RankProfile") -> str:
+    kind = "KERNEL" if one.device == "cuda" else "OPERATOR"
+    total_s = one.parts.step_s * one.steps
+    rows = [
+        (
+            f"{kernel.total_s / total_s:.0%}",
+            _ms(kernel.total_s / one.steps),
+            f"{kernel.count / one.steps:.3g}",
+            kernel.part,
+            kernel.name[:NAME_SHOWN],
+        )
+        for kernel in one.top[:TOP_SHOWN]
+    ]
+    return table(("SHARE", "A STEP", "CALLS", "PART", f"{kind} OF RANK {one.rank}"), rows)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _as_json(found: _Found) -> dict[str, object]:
+    from holdfast.profiling.advice import advice, differences
+
+    ranks = found.reply.ranks
+    return {
+        "job": found.job,
+        "ranks": ranks,
+        "slowest": found.reply.slowest,
+        "differences": differences(ranks),
+        "advice": advice(ranks),
+        "trace": str(found.trace) if found.trace else None,
+    }

@@ -1,0 +1,51 @@
+"""Steps that have become slow are profiled once in an attempt and once an hour, and noted."""
+
+import msgspec
+import pytest
+
+from holdfast.actions import ProfileSteps
+from holdfast.controller import Limits, Phase
+from holdfast.controller.profiles import EVERY_S
+from holdfast.profiles import StepsProfiled, StepsSlowed
+from holdfast.spec import Job
+from tests.controller.test_controller import World, running
+
+
+def slow(world: World, step: int = 900, attempt: int | None = None) -> StepsSlowed:
+    number = world.state.attempt if attempt is None else attempt
+    return StepsSlowed(attempt=number, step=step, slower=0.25, step_s=1.25, usual_s=1.0)
+
+
+def test_slow_steps_are_noted_and_profiled_and_training_goes_on() -> None:
+    world = running()
+    assert world.tell(slow(world, attempt=0)) == [] and not world.state.notes
+    [order] = world.tell(slow(world))
+    assert isinstance(order, ProfileSteps) and order.step == 900
+    told = "a profile of rank 3 says data 40%; try first: more workers"
+    answer = StepsProfiled(attempt=world.state.attempt, step=900, told=told, rank=3)
+    assert world.tell(msgspec.structs.replace(answer, attempt=0)) == []
+    assert world.tell(answer) == []
+    assert world.state.phase is Phase.RUNNING and not world.state.incidents
+    first, second = world.state.notes
+    assert first.text == "steps have become 25% slower than usual (1.25 s each, 1 s before)"
+    assert (second.rank, second.text) == (3, told)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "attempts_later", "taken"),
+    [(0.0, 0, False), (2 * EVERY_S, 0, False), (10.0, 1, False), (EVERY_S + 1, 1, True)],
+)
+def test_at_most_one_in_an_attempt_and_one_an_hour(
+    later_s: float, attempts_later: int, taken: bool
+) -> None:
+    world = running()
+    world.state.profiled = (world.state.attempt - attempts_later, world.state.now - later_s)
+    actions = world.tell(slow(world, step=2000))
+    assert bool(actions) == taken and len(world.state.notes) == 1, "it is noted all the same"
+
+
+def test_the_job_file_says_whether() -> None:
+    job = Job(name="j", script="t.py")
+    assert Limits.of(job).profile_slowdown == 0.0
+    wanted = job.monitoring.model_copy(update={"profile_slowdown": 0.2})
+    assert Limits.of(job.model_copy(update={"monitoring": wanted})).profile_slowdown == 0.2

@@ -1,0 +1,129 @@
+"""Running workers are profiled without a restart, and whatever happens to them meanwhile is told.
+
+The profiler is PyTorch's own, on real processes that talk over gloo.
+"""
+
+import gzip
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.drivers import client
+from holdfast.profiles import ProfileWish
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, guide, program, small
+from tests.patience import PATIENCE_S
+from tests.warm import holdfast, start
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+STEPS = 100_000  # never reached
+PLAIN = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+mine = None
+while True:
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.02)
+    if mine is None and dist.get_rank() == 1 and os.path.exists("own"):
+        mine = torch.profiler.profile(schedule=lambda _step: torch.profiler.ProfilerAction.NONE)
+        open("owns", "w").close()
+"""
+
+
+def profiled(job: RunningJob, *words: str) -> dict[str, Any]:
+    done = holdfast("profile", job.name, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def left(job: RunningJob) -> list[str]:
+    """What of profiles is in the folder of the job."""
+    return sorted(path.name for path in (job.folder / "profiles").rglob("*") if path.is_file())
+
+
+def stop(job: RunningJob) -> None:
+    assert holdfast("stop", job.name, "--now").returncode == 0
+    job.wait_end(130)
+
+
+def test_a_profile_changes_no_loss_and_restarts_nothing(home: Path) -> None:
+    spec, (_, plain, exact) = guide("profiles")
+    spec = {name: spec[name] for name in ("name", "workers_per_node")}
+    job = small(home, args=["--steps", str(STEPS), "--pause", "0.03"], nodes=1, **spec).start()
+    job.wait_step(5)
+    merged = home.parent / exact.pop()
+    done = holdfast(*exact, str(merged), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    shown = holdfast(*plain)
+    assert shown.returncode == 0 and "try first: " in shown.stdout, shown
+    assert left(job)[-1] == "trace.json.gz" and len(left(job)) <= 3, "older traces are gone"
+    stop(job)
+    assert job.status().attempt == 1 and not job.incidents()
+    with_profile = job.losses()
+    assert [one["rank"] for one in found["ranks"]] == [0, 1]
+    assert len({one["first_step"] for one in found["ranks"]}) == 1, "they begin together"
+    for one in found["ranks"]:
+        parts = one["parts"]
+        assert one["steps"] == 3 and not one["why"] and one["device"] == "cpu"
+        assert parts["compute"] > 0 and parts["idle"] > 0.02, "the script sleeps in each step"
+        assert one["communication_s"] > 0 and 0 <= one["overlap"] <= 1
+    told = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]
+    names = {event["args"]["name"] for event in told if event["name"] == "process_name"}
+    assert {"rank 0 · steps", "rank 1 · steps"} <= names
+    assert any(event["name"].startswith("gloo:") for event in told)
+    last = max(with_profile)
+    assert found["ranks"][0]["first_step"] + 3 < last
+    words = ["--steps", str(last), "--pause", "0"]
+    again = small(home, name="plain", args=words, **TOGETHER).start()
+    again.wait_end()
+    assert again.losses() == with_profile
+
+
+def test_a_script_without_the_library_is_profiled_by_its_optimizer_steps(home: Path) -> None:
+    options: dict[str, Any] = {"framework": "pytorch", "warm": {"mode": "auto"}}
+    job = program(home, PLAIN, workdir=str(home.parent), **options, **TOGETHER).start()
+    job.wait_until(lambda s: (s.optimizer_steps or 0) > 5, "optimizer steps")
+    found = profiled(job, "--steps", "2", "--ranks", "0,1")
+    assert [one["steps"] for one in found["ranks"]] == [2, 2]
+    assert all(one["communication_s"] > 0 for one in found["ranks"])
+    (home.parent / "own").touch()
+    job.wait_until(lambda _: (home.parent / "owns").exists(), "its own profiler")
+    one, other = profiled(job, "--steps", "1", "--ranks", "0,1")["ranks"]
+    assert not one["why"] and "a torch.profiler of its own" in other["why"]
+    stop(job)
+    assert job.status().attempt == 1 and not job.incidents()
+
+
+def test_who_cannot_be_profiled_is_told_so_and_nothing_is_left(home: Path) -> None:
+    job = small(home, args=["--steps", str(STEPS), "--pause", "0.25"], **TOGETHER).start()
+    job.wait_step(1)
+    refused = holdfast("profile", job.name, "--ranks", "7")
+    assert (refused.returncode, "it has no rank 7" in refused.stderr) == (2, True)
+    first = start("profile", job.name, "--steps", "50", "--ranks", "0,1")
+    traced = job.folder / "profiles"
+    job.wait_until(lambda _: traced.is_dir() and any(traced.iterdir()), "it has begun")
+    second = holdfast("profile", job.name)
+    assert (second.returncode, "profile-refused" in second.stderr) == (2, True)
+    assert "another profile of this job is being taken" in second.stderr
+    job.wait_step((job.status().step or 0) + 8)  # of which some are recorded by now
+    os.kill(job.worker(1), signal.SIGKILL)
+    out, told = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 3 and out == "", told
+    assert "rank 1: its worker ended" in told and "rank 0: its worker ended" in told
+    assert left(job) == []
+    job.wait_step(2, attempt=2)
+    assert client.profile(job.folder, ProfileWish(id="again", steps=1)).ranks[0].why == ""
+    stop(job)
+    ended = holdfast("profile", job.name)
+    assert (ended.returncode, "job-not-running" in ended.stderr) == (4, True)

@@ -1,0 +1,173 @@
+"""A worker profiles its steps when its page says so, and does nothing in any other step."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.page import PAGE_BYTES, Page
+from holdfast.profile_slot import ProfileOrder, ProfileSlot
+from holdfast.step_profile import StepProfiler
+
+
+class Worker:
+    """One that does a small step, and writes down its sections."""
+
+    def __init__(self, folder: Path) -> None:
+        self.page = Page(Page.create())
+        self.slot = self.page.profile
+        self.trace = folder / "trace.json"
+        self.sections: list[str] = []
+        self.profiler = StepProfiler(self.slot, self._section)
+        self.step = 0
+
+    @property
+    def stage(self) -> str:
+        return self.slot.stage.name
+
+    @contextmanager
+    def _section(self) -> Iterator[None]:
+        self.sections.append(self.stage)
+        yield
+
+    def ask(self, number: int, steps: int = 2, after: int = 0) -> None:
+        self.slot.ask(number, ProfileOrder(steps=steps, after=after, path=str(self.trace)))
+
+    def do(self, steps: int) -> None:
+        for _ in range(steps):
+            torch.ones(4, 4).mm(torch.ones(4, 4))
+            self.profiler.waited(0.001)
+            self.step += 1
+            self.profiler.step_ended(self.step)
+
+
+def records() -> bool:
+    autograd: Any = torch.autograd
+    return bool(autograd._profiler_enabled())
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path)
+
+
+def test_the_steps_that_were_asked_for_are_in_the_trace(worker: Worker) -> None:
+    worker.do(3)
+    worker.ask(1, steps=2, after=5)
+    worker.do(1)
+    assert worker.stage == "ASKED", "it begins after step 5"
+    worker.do(1)
+    assert worker.stage == "PREPARING" and worker.slot.answer_to(1) is None
+    worker.do(2)
+    assert worker.stage == "RECORDING"
+    worker.do(1)
+    notes = worker.slot.answer_to(1)
+    assert notes is not None and not notes.why
+    assert (notes.first_step, len(notes.ends_ns), len(notes.waits_ns)) == (7, 3, 2)
+    assert worker.sections == ["PREPARING", "WRITING"], "it says what keeps it from training"
+    events = json.loads(worker.trace.read_text())["traceEvents"]
+    assert [e["name"] for e in events if e.get("cat") == "cpu_op"].count("aten::mm") == 2
+
+
+def test_in_other_steps_nothing_is_done(worker: Worker) -> None:
+    worker.do(1)
+    assert not records() and worker.slot.answer_to(0) is None
+    worker.ask(1, steps=1)
+    worker.do(4)
+    first = worker.slot.answer_to(1)
+    worker.trace.unlink()
+    worker.do(5)
+    assert not records() and not worker.trace.exists()
+    assert worker.slot.answer_to(1) == first
+    worker.ask(2, steps=1)
+    worker.do(4)
+    assert (again := worker.slot.answer_to(2)) is not None and not again.why
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_a_wish_that_is_taken_back_leaves_nothing(worker: Worker, done: int) -> None:
+    worker.ask(1, steps=2)
+    worker.do(done)
+    assert records() == (done > 1)
+    worker.slot.withdraw()
+    worker.do(1)
+    assert not records() and not worker.trace.exists()
+    worker.ask(2, steps=1)
+    worker.do(3)
+    assert (notes := worker.slot.answer_to(2)) is not None and not notes.why
+
+
+def test_a_loop_that_ends_before_says_so(worker: Worker) -> None:
+    worker.ask(4, steps=20)
+    worker.do(5)
+    worker.profiler.give_up("its loop ended before that")
+    notes = worker.slot.answer_to(4)
+    assert notes is not None and notes.why == "its loop ended before that"
+    assert not worker.trace.exists() and not records()
+
+
+def test_a_script_with_a_profiler_of_its_own_keeps_it(worker: Worker) -> None:
+    with torch.profiler.profile() as own:
+        worker.ask(1)
+        worker.do(5)
+        notes = worker.slot.answer_to(1)
+        assert notes is not None and "torch.profiler of its own" in notes.why
+    assert any(event.key == "aten::mm" for event in own.key_averages())
+
+
+def test_a_profiler_that_the_script_begins_meanwhile_gets_its_events(worker: Worker) -> None:
+    worker.ask(1, steps=3)
+    worker.do(2)
+    with torch.profiler.profile() as own:
+        worker.do(1)
+    assert any(event.key == "aten::mm" for event in own.key_averages())
+    worker.do(3)
+    notes = worker.slot.answer_to(1)
+    assert notes is not None and "torch.profiler of its own" in notes.why
+    assert not records() and not worker.trace.exists()
+    before = torch.autograd.profiler.profile._prepare_trace
+    worker.ask(2, steps=1)
+    del own
+    worker.do(3)
+    assert (again := worker.slot.answer_to(2)) is not None and not again.why
+    assert torch.autograd.profiler.profile._prepare_trace is before, "nothing of ours is left"
+
+
+def test_a_profiler_that_the_script_begins_meanwhile_goes_on_over_steps(worker: Worker) -> None:
+    worker.ask(1, steps=2)
+    worker.do(2)
+    own = torch.profiler.profile()
+    own.start()
+    worker.do(5)
+    own.stop()
+    assert sum(event.count for event in own.key_averages() if event.key == "aten::mm") == 5
+
+
+def test_what_goes_wrong_is_told_and_never_raised(worker: Worker) -> None:
+    worker.trace = worker.trace.parent / "no" / "folder" / "trace.json"
+    worker.ask(1, steps=1)
+    worker.do(4)
+    assert (notes := worker.slot.answer_to(1)) is not None
+    assert not worker.trace.exists(), notes
+    worker.slot._order[:4] = b"\xff\xff\xff\xff"
+    worker.slot._words[0] = 9
+    worker.do(2)
+    assert (broken := worker.slot.answer_to(9)) is not None and "Error" in broken.why
+
+
+def test_the_slot_lies_in_the_page_and_touches_nothing_else_of_it() -> None:
+    page = Page(Page.create())
+    page.section("eval")
+    page.profile.ask(3, ProfileOrder(steps=50, after=7, path="/x" * 1000))
+    assert page.report(0, 1, 0.0).section == "eval"
+    assert page.profile.order().path == "/x" * 1000 and page.profile.wanted == 3
+    with pytest.raises(ValueError, match="too long"):
+        page.profile.ask(4, ProfileOrder(steps=50, after=7, path="x" * 5000))
+    page.begin_again()
+    assert page.profile.wanted == 0 and PAGE_BYTES % 8 == 0
+    page.close()
+    assert issubclass(type(page.profile), ProfileSlot)
