@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-EXTRAS := train,plot,kubernetes,s3,dashboard,track,frameworks,dev
+EXTRAS := train,plot,kubernetes,s3,dashboard,track,frameworks,ray,dev
 PYTHON ?= $(shell for v in 3.11 3.12 3.13; do \
             python$$v -c pass 2>/dev/null && command -v python$$v && break; done || echo python3)
 

@@ -15,6 +15,7 @@ FILES = (
     ),
     ("ranks.bin", "controller", "Times of every rank, in a bounded size; see the page."),
     ("lock", "`run`, controller", "Held (`flock`) while a controller lives."),
+    ("ray.json", "`run --on ray`", "Address of the Ray cluster that has the nodes."),
     ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),
     ("controller.json", "controller", "Where it listens: `host`, `port`, `pid`; mode 0600."),
     ("controller.log", "`run --detach`", "What a controller without a terminal says."),

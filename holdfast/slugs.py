@@ -402,6 +402,16 @@ SLUGS: dict[str, Slug] = {
         "Access to a cluster needs a Kubernetes client, which the base package does not include. "
         "The extra `kubernetes` installs it.",
     ),
+    "ray-missing": Slug(
+        ExitStatus.PLATFORM,
+        "Nodes in a Ray cluster need Ray, which the base package does not include. The extra `ray` "
+        "installs it; its version, and Python's, have to be those of the cluster.",
+    ),
+    "ray-unreachable": Slug(
+        ExitStatus.PLATFORM,
+        "`--on ray` runs on a machine that belongs to a Ray cluster: the head, a worker, or the "
+        "container of `ray job submit`. No such cluster answers here, or not at `ray.address`.",
+    ),
     "engine-missing": Slug(
         ExitStatus.USAGE,
         "The cluster does not serve a kind of object that the job needs: the operator of the "

@@ -6,6 +6,7 @@ Standard output and error are the agent's log, given by whoever starts it.
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,8 @@ def main() -> int:
     options = _options()
     me = NodeIdentity(options.node, options.name, options.address, options.job_dir.resolve())
     job = Job.model_validate_json((me.folder / "job.json").read_bytes())
+    if options.dies_with:
+        processes.die_with_parent(options.dies_with, signal.SIGKILL)
     processes.adopt_orphans()
     _write_card(me)
     return asyncio.run(_live(me, job))
@@ -45,6 +48,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--node", required=True, help="unique id of this life of the node")
     parser.add_argument("--name", required=True, help="name of the node, such as node-0")
     parser.add_argument("--address", default="127.0.0.1", help="how other nodes reach this one")
+    parser.add_argument("--dies-with", type=int, default=0, help="process id of the parent")
     return parser.parse_args()
 
 

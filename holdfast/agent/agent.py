@@ -189,7 +189,7 @@ class Agent:
             arenas=[Arena.create() for _ in range(count)],
             storage_pages=[StoragePage.create() for _ in range(count)],
             tell_output=not instrumented,
-            patterns=self._job.progress,
+            progress=self._job.progress,
             pod_log=options.pod_log,
             attempts_kept=options.attempts_kept,
         )

@@ -24,6 +24,7 @@ from holdfast.spec.progress import ProgressPatterns, group_of
 
 LINE_BYTES = 1000
 LINES_AT_ONCE = 50
+STEPS_MAX = 1 << 53
 BUDGET_S = 0.1  # of CPU, for what arrives at once
 _ENDS = re.compile(rb"[\r\n]+")
 
@@ -90,7 +91,7 @@ class PrintedSteps:
         if self._loss is not None:
             self._look_for_losses(self._loss, lines)
         step = self._step.newest(lines) if self._step is not None else None
-        if step is not None and 0 <= step < 1 << 53:
+        if step is not None and 0 <= step < STEPS_MAX:
             self._page.step_printed(int(step))
 
     def _look_for_losses(self, wanted: Number, lines: list[bytes]) -> None:
@@ -99,17 +100,23 @@ class PrintedSteps:
             if (loss := wanted.found_in(line)) is None:
                 continue
             self._losses += 1
-            self._page.loss_printed(loss)
-            if not math.isfinite(loss):
-                step = self._step_of(lines[: at + 1])
-                self._page.broke(step, time.monotonic(), Quantity.LOSS, loss)
+            step = self._step_of(lines[: at + 1]) if not math.isfinite(loss) else None
+            told(self._page, loss, step)
 
     def _step_of(self, lines: list[bytes]) -> int:
         """Where this is, by the same measure in each attempt: the step that is printed, else how
         many losses have been."""
         step = self._step.newest(lines) if self._step is not None else None
-        known = step if step is not None and 0 <= step < 1 << 53 else self._page.printed_step
+        known = step if step is not None and 0 <= step < STEPS_MAX else self._page.printed_step
         return max(1, self._losses if known is None else int(known))
+
+
+def told(page: Page, loss: float, step: int | None) -> None:
+    """The script tells this loss, which breaks the attempt at this step if it is not finite."""
+    page.loss_printed(loss)
+    if not math.isfinite(loss):
+        known = page.printed_step if step is None else step
+        page.broke(max(1, known or 1), time.monotonic(), Quantity.LOSS, loss)
 
 
 def _within(seconds: float, work: Callable[[], None]) -> None:

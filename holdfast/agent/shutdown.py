@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 
+from holdfast.agent import node_memory
 from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.node_processes import NodeProcesses
@@ -42,6 +43,7 @@ async def end_processes(processes: NodeProcesses, node: str) -> None:
         async with asyncio.timeout(CLOSE_S):
             await end_strays(frozenset)
     kill_carriers(node)
+    node_memory.forget(node)
 
 
 async def say_goodbye(controller: ControllerConnection, node: str, *, dismissed: bool) -> None:

@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from holdfast.agent import looks
+from holdfast.agent import looks, node_memory
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.parts import NodeParts
@@ -82,6 +82,7 @@ class AttemptStop:
     async def _finish(self, run: NodeAttempt, number: int) -> None:
         await run.gone.wait()
         await end_strays(self._parts.processes.spared)
+        node_memory.forget(self._parts.node)
         self._parts.processes.stores.retire()
         await self._parts.health.settled()
         await self._answer(run, number)

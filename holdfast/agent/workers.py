@@ -23,6 +23,7 @@ from holdfast.agent.parking import Parking
 from holdfast.agent.pod_log import PodLog, RankedLines
 from holdfast.agent.printed_steps import PrintedSteps
 from holdfast.agent.processes import ProcessExit
+from holdfast.agent.progress_file import ProgressFile
 from holdfast.agent.rank_socket import RankSocket
 from holdfast.agent.recorders import Recorder
 from holdfast.checkpoint.arena import Arena
@@ -127,7 +128,7 @@ class Workers:
     arenas: list[int]
     storage_pages: list[int]
     tell_output: bool = False  # that a worker prints is news: nothing else tells that it works
-    patterns: ProgressPatterns | None = None  # of what its output tells of its progress
+    progress: ProgressPatterns | None = None  # where it tells its progress
     pod_log: PodLog | None = None  # where output is shown besides the files
     attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
@@ -159,7 +160,7 @@ class Workers:
                 worker.control.tell(assignment)
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
-        worker.output.send_to(file, *echo, *self._steps_in_output_of(worker))
+        worker.output.send_to(file, *echo, *self._steps_told_by(worker, program.workdir))
         if parked is not None and parked.sockets.parking is not None:
             parked.sockets.parking.assign(assignment)
         if self.tell_output:
@@ -186,11 +187,17 @@ class Workers:
         for worker in self.table.values():
             worker.dismiss()
 
-    def _steps_in_output_of(self, worker: Worker) -> tuple[PrintedSteps, ...]:
+    def _steps_told_by(
+        self, worker: Worker, workdir: str
+    ) -> tuple[PrintedSteps | ProgressFile, ...]:
         """What reads them, unless the script reports them by itself."""
-        if self.patterns is None or not self.tell_output:
+        progress, assignment = self.progress, worker.assignment
+        if progress is None or assignment is None or not self.tell_output:
             return ()
-        return (PrintedSteps(self.patterns, worker.page),)
+        if progress.file is None:
+            return (PrintedSteps(progress, worker.page),)
+        path = progress.file_of(assignment.rank, assignment.local_rank)
+        return (ProgressFile(Path(workdir, path), worker.page),) if path is not None else ()
 
     def _with_error_file(self, assignment: Assignment, log: str) -> Assignment:
         """Where `@record` of torch.distributed.elastic leaves an exception."""

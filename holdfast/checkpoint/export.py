@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from holdfast.checkpoint import orbax_form
 from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.consolidate import consolidated, filled, modules_of
 from holdfast.checkpoint.contents import Ref
@@ -26,7 +27,7 @@ from holdfast.checkpoint.pieces import CheckpointPieces
 from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.errors import Error
 
-Form = Literal["torch", "dcp", "safetensors"]
+Form = Literal["torch", "dcp", "safetensors", "orbax"]
 SHARD_BYTES = 5_000_000_000
 _LENGTH = struct.Struct("<Q")
 _WRITE_BYTES = 16 << 20
@@ -62,7 +63,7 @@ def export(
 
     `torch`: `checkpoint.pt`, everything but random numbers, readable with `weights_only`.
     `dcp`: the same as a DCP directory. `safetensors`: the models alone, in one file or, `sharded`,
-    in several of at most `shard_bytes` with an index.
+    in several of at most `shard_bytes` with an index. `orbax`: the trees of `holdfast.pytrees`.
 
     Raises `Error` checkpoint-damaged, layout-unknown, export-unavailable or storage-*.
     """
@@ -75,8 +76,10 @@ def export(
         case "safetensors":
             limit = shard_bytes if sharded else None
             _write_safetensors(checkpoint, open_store(to), limit)
+        case "orbax":
+            orbax_form.save(to.removeprefix("file://"), _trees_of(checkpoint))
         case _:
-            raise ValueError(f"{form!r} is not one of torch, dcp and safetensors")
+            raise ValueError(f"{form!r} is not one of torch, dcp, safetensors and orbax")
 
 
 def state_of(checkpoint: CheckpointPieces) -> dict[str, Any]:
@@ -116,6 +119,48 @@ def _write_dcp(checkpoint: CheckpointPieces, to: str) -> None:
     folder = to.removeprefix("file://")
     Path(folder).mkdir(parents=True, exist_ok=True)
     save(state_of(checkpoint), storage_writer=FileSystemWriter(folder), no_dist=True)
+
+
+# ── Orbax ──
+
+
+def _trees_of(checkpoint: CheckpointPieces) -> Any:
+    """What `holdfast.pytrees` has tracked, as one tree of arrays of numpy."""
+    contents = checkpoint.contents
+    if modules := modules_of(contents):
+        raise Error(
+            "export-unavailable",
+            f"{modules[0]} cannot be written as a checkpoint of Orbax",
+            why="it is a module of PyTorch; Orbax's checkpoints are trees of arrays",
+            help="holdfast checkpoint export --form safetensors",
+        )
+    leaves: dict[str, Any] = {}
+    pieces: dict[str, dict[tuple[int, ...], Any]] = {}
+    for rank in sorted(contents.trees):
+        for path, value in contents.trees[rank].items():
+            if not isinstance(value, list):
+                leaves.setdefault(path, value)
+                continue
+            mine = pieces.setdefault(path, {})
+            for ref in value:
+                if tuple(ref.leaf.at) not in mine:
+                    mine[tuple(ref.leaf.at)] = _as_numpy(checkpoint.value(ref))
+    return orbax_form.nested(
+        {**leaves, **{path: orbax_form.assembled(found) for path, found in pieces.items()}}
+    )
+
+
+def _as_numpy(value: Any) -> Any:
+    """Also of types that numpy does not have, which are those of JAX then."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    name = str(value.dtype).removeprefix("torch.")
+    if name != "bfloat16" and not name.startswith("float8"):
+        return value.numpy()
+    import ml_dtypes
+
+    plain = value.view(torch.int16 if name == "bfloat16" else torch.uint8).numpy()
+    return plain.view(getattr(ml_dtypes, name))
 
 
 # ── safetensors ──

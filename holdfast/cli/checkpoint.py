@@ -47,6 +47,7 @@ class Form(StrEnum):
     TORCH = "torch"
     DCP = "dcp"
     SAFETENSORS = "safetensors"
+    ORBAX = "orbax"
 
 
 At = Annotated[

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 On = Annotated[
-    Where, typer.Option("--on", envvar="HOLDFAST_ON", help="Where the job is: local, kubernetes.")
+    Where,
+    typer.Option(
+        "--on",
+        envvar="HOLDFAST_ON",
+        help="Where the job is: local, kubernetes; ray, with its record on this machine.",
+    ),
 ]
 Context = Annotated[
     str | None,

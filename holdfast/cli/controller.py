@@ -27,6 +27,7 @@ class Where(StrEnum):
 
     LOCAL = "local"
     KUBERNETES = "kubernetes"
+    RAY = "ray"
 
 
 POLL_S = 0.05

@@ -31,7 +31,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a job from a cluster: pods, objects and record, but not its checkpoints."""
-    if on is Where.LOCAL:
+    if on is not Where.KUBERNETES:
         raise Error(
             "usage",
             "delete is for a cluster",

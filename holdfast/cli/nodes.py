@@ -32,7 +32,7 @@ def nodes(
 ) -> None:
     """Show the machines that jobs have cordoned or had trouble with in 28 days, or lift these
     cordons; with --on local, the nodes of a job on this machine and what is remembered of it."""
-    if on is Where.LOCAL:
+    if on is not Where.KUBERNETES:
         if lift:
             raise _never_cordoned()
         from holdfast.cli.node_health import show

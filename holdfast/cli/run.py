@@ -122,6 +122,7 @@ Layout = Annotated[
 Detach = Annotated[
     bool, typer.Option("--detach", "-d", help="Run in the background and return immediately.")
 ]
+_WITHOUT = {Where.LOCAL: "on this machine", Where.RAY: "on Ray"}
 Replace = Annotated[
     bool, typer.Option("--replace", help="Replace the record of an earlier job of this name.")
 ]
@@ -161,7 +162,8 @@ def run(
 ) -> None:
     """Run a job: holdfast run job.yaml, or holdfast run [torchrun flags] train.py --lr 3e-4.
 
-    Everything after the script belongs to the script. With --on kubernetes a job file runs there.
+    Everything after the script belongs to the script. With --on kubernetes a job file runs there,
+    with --on ray in the Ray cluster that this machine belongs to.
     """
     if is_job_file(words[0]) and len(words) > 1:
         _again_with_flags_first(context, words)
@@ -194,7 +196,8 @@ def run(
         job = _job_there(words, flags, torchrun)
         hand_over(job, Path(words[0]), reach, order, engine=engine)
         return
-    start(_job(words, flags, torchrun, replace), detach=detach, replace=replace, as_json=as_json)
+    job = _job(words, flags, torchrun, replace)
+    start(job, on, detach=detach, replace=replace, as_json=as_json)
 
 
 def _again_with_flags_first(context: typer.Context, words: list[str]) -> None:
@@ -255,9 +258,10 @@ def _job(
     return job.model_copy(update={"name": name})
 
 
-def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
+def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) -> None:
     """Run a job from its creation; in the foreground this ends the command."""
     from holdfast.cli import controller
+    from holdfast.drivers.engines import use_ray
     from holdfast.drivers.limits import require_limits
     from holdfast.drivers.local import run_job
     from holdfast.drivers.records import create, job_dir
@@ -270,15 +274,18 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     require_limits(job)
     require_files(job)
     _warn_of_this_machine()
-    unused = unused_sections(job)
+    unused = unused_sections(job, on_ray=on is Where.RAY)
     if unused:
-        talk(f"note: ignored on this machine: {', '.join(unused)}")
+        talk(f"note: ignored {_WITHOUT[on]}: {', '.join(unused)}")
     if job.sweep is not None:
         from holdfast.cli.sweep_run import run_sweep
 
-        run_sweep(job, detach=detach, replace=replace, as_json=as_json)
+        run_sweep(job, on, detach=detach, replace=replace, as_json=as_json)
     folder = job_dir(job.name)
+    address = _on_ray(job, folder, detach) if on is Where.RAY else None
     lock = create(job, folder, replace=replace, now=time.time())
+    if address is not None:
+        use_ray(folder, address)
     if detach:
         controller.detach(folder, lock=lock, as_json=as_json)
         return
@@ -287,6 +294,14 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
         job, folder, lambda hear: run_job(job, folder, lock, on_event=hear), as_json=as_json
     )
     raise typer.Exit(status)
+
+
+def _on_ray(job: "Job", folder: Path, detach: bool) -> str:
+    """The address of the job's Ray cluster, which answers. Raises `Error`."""
+    from holdfast.drivers.engines import ray_engine
+
+    address: str = ray_engine().reached(job.ray.address, folder, stay=not detach)
+    return address
 
 
 def _warn_of_this_machine() -> None:

@@ -69,7 +69,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job to a cluster: holdfast submit job.yaml. Returns when it has been accepted."""
-    if on is Where.LOCAL:
+    if on is not Where.KUBERNETES:
         raise Error(
             "usage",
             "`holdfast submit` applies to a cluster",

@@ -15,6 +15,7 @@ import typer
 
 from holdfast.agent.environment import gpu_count, worker_count
 from holdfast.cli import controller
+from holdfast.cli.controller import Where
 from holdfast.cli.output import count, json_result, result, table, talk
 from holdfast.cli.stop import ask_to_stop
 from holdfast.drivers import records, sweeps
@@ -29,8 +30,16 @@ ENDED_BADLY = ("failed", "gave_up")
 TO_DO = (sweeps.WAITING, sweeps.LOST, "stopped")
 
 
-def run_sweep(job: Job, *, detach: bool, replace: bool, as_json: bool) -> None:
-    """Run every trial that has not ended; ends the command."""
+def run_sweep(job: Job, on: Where, *, detach: bool, replace: bool, as_json: bool) -> None:
+    """Run every trial that has not ended; ends the command. Raises `Error` with slug usage for what
+    a sweep cannot do."""
+    if on is not Where.LOCAL:
+        raise Error(
+            "usage",
+            f"a sweep cannot be run with --on {on.value}",
+            why="its trials are shared out among the devices of this machine",
+            help="leave out --on, or render its manifests: holdfast render job.yaml --mode plain",
+        )
     if detach:
         raise Error(
             "usage",

@@ -9,7 +9,8 @@ from websockets.sync.client import connect
 
 from holdfast import tls
 from holdfast.drivers import records
-from holdfast.drivers.fencing import fence_job, require_gone
+from holdfast.drivers.engines import clear
+from holdfast.drivers.fencing import require_gone
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     AskChecks,
@@ -93,7 +94,7 @@ def kill_leftovers(folder: Path) -> int:
 
     Raises `Error` process-stuck if some of them cannot be killed.
     """
-    fenced = fence_job(folder)
+    fenced = clear(folder)
     remedy = f"holdfast stop {folder.name}   (once the process has exited)"
     require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
     return fenced.killed

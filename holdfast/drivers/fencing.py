@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.agent import node_memory
 from holdfast.agent.processes import pids
 from holdfast.drivers.nodes import FOLDER_VARIABLE, NODE_VARIABLE, KnownNode, known_nodes
 from holdfast.errors import Error
@@ -68,13 +69,23 @@ def fence_nodes(folder: Path, nodes: Iterable[str]) -> Fenced:
     """Kill every process of these nodes of a job, until none is left or time is up."""
     wanted = set(nodes)
     search = Search(folder, wanted)
-    return _kill(lambda: {p: n for p, n in search.processes().items() if n in wanted})
+    fenced = _kill(lambda: {p: n for p, n in search.processes().items() if n in wanted})
+    _forget(wanted)
+    return fenced
 
 
 def fence_job(folder: Path, *, spared: frozenset[str] = frozenset()) -> Fenced:
     """Likewise of all nodes of a job, known or not, but those that are `spared`."""
-    search = Search(folder, {node.node for node in known_nodes(folder)})
-    return _kill(lambda: {p: n for p, n in search.processes().items() if n not in spared})
+    known = {node.node for node in known_nodes(folder)}
+    search = Search(folder, known)
+    fenced = _kill(lambda: {p: n for p, n in search.processes().items() if n not in spared})
+    _forget((known | search.ours) - spared)
+    return fenced
+
+
+def _forget(nodes: Iterable[str]) -> None:
+    for node in nodes:
+        node_memory.forget(node)
 
 
 class Search:
@@ -87,16 +98,16 @@ class Search:
     def __init__(self, folder: Path, known: set[str]) -> None:
         self._folder = folder
         self._known = known
-        self._ours: set[str] = set()
+        self.ours: set[str] = set()
 
     def processes(self) -> dict[int, str]:
         """Every live process of the job other than this one, with its node."""
         found = {pid: (node, self._is_ours(pid, said)) for pid, node, said in _carriers()}
-        self._ours |= {node for node, ours in found.values() if ours}
+        self.ours |= {node for node, ours in found.values() if ours}
         return {
             pid: node
             for pid, (node, ours) in found.items()
-            if node in self._ours or (ours is None and node in self._known)
+            if node in self.ours or (ours is None and node in self._known)
         }
 
     def _is_ours(self, pid: int, said: str) -> bool | None:

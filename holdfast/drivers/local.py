@@ -1,4 +1,6 @@
-"""The local driver: a job on this machine, each node an agent process with a session of its own.
+"""The local driver: a job whose controller is here, and whose folder its nodes see.
+
+Its nodes are processes of this machine, or of a Ray cluster's (`engines.py`).
 
 The process that calls `run_job` is the controller. When it is killed, agents and workers train on;
 `resume_job` replays the journal, finds the agents that live, and goes on. A lost node is fenced by
@@ -19,13 +21,14 @@ import msgspec
 from holdfast import journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
-from holdfast.drivers import records
-from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
+from holdfast.drivers import engines, records
+from holdfast.drivers.engines import NodeEngine, StartedAgent
+from holdfast.drivers.fencing import Fenced, say_stuck
 from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.job_history import JobHistory
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.machine_book import MachineBook
-from holdfast.drivers.nodes import AgentProcess, known_nodes, new_names, start_agent
+from holdfast.drivers.nodes import known_nodes, new_names
 from holdfast.drivers.notifier import Notifier
 from holdfast.errors import Error
 from holdfast.events import (
@@ -43,7 +46,6 @@ from holdfast.shell.host import Host
 from holdfast.shell.shell import Settings, Shell
 from holdfast.spec import Job
 
-HOST = "127.0.0.1"
 REGISTER_S = 60.0  # for a new agent to connect: its interpreter may start on a busy machine
 RECONNECT_S = 10.0  # for an agent to find a controller that came back
 LEAVE_S = 10.0  # for agents to end by themselves when the job is over
@@ -56,10 +58,10 @@ def run_job(job: Job, folder: Path, lock: int | None = None, *, on_event: Observ
 
     `lock` is the job's, held. What still runs of a job whose folder lay here before is ended first.
     """
-    with records.locked(folder, lock):
-        say_stuck(fence_job(folder))
+    with records.locked(folder, lock), engines.opened(folder) as engine:
+        say_stuck(engine.clear())
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
-        return _run(job, folder, controller, book, JobSubmitted(), on_event)
+        return _run(job, folder, (controller, book), engine, JobSubmitted(), on_event)
 
 
 def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
@@ -68,12 +70,12 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
     Raises `Error` job-running if it lives, job-ended if there is nothing to go on with.
     """
     job = records.load_job(folder)
-    with records.locked(folder):
+    with records.locked(folder), engines.opened(folder) as engine:
         records.require_same_job(folder, job)
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         known = frozenset(node.node for node in known_nodes(folder))
-        say_stuck(fence_job(folder, spared=known))  # its agent.json is lost: nobody could adopt it
-        existing = tuple(node.node for node in living(folder))
+        say_stuck(engine.clear(known))  # its agent.json is lost: nobody could adopt it
+        existing = tuple(agent.node for agent in engine.living())
         version = controller.state.version
         if controller.state.ended and not existing:
             book.close()
@@ -83,7 +85,7 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
             controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         begins = JobSubmitted(version=version)
         event = ControllerResumed(existing=existing) if book.seq else begins
-        return _run(job, folder, controller, book, event, on_event)
+        return _run(job, folder, (controller, book), engine, event, on_event)
 
 
 def require_unended(folder: Path) -> None:
@@ -91,8 +93,11 @@ def require_unended(folder: Path) -> None:
     job = records.load_job(folder)
     records.require_same_job(folder, job)
     state = records.state_of(folder)
-    if state.ended and not living(folder) and not records.may_begin_again(job, state):
-        raise _ended(folder.name, state)
+    if not state.ended or records.may_begin_again(job, state):
+        return
+    with engines.opened(folder) as engine:
+        if not engine.living():
+            raise _ended(folder.name, state)
 
 
 def _ended(name: str, state: State) -> Error:
@@ -107,18 +112,18 @@ def _ended(name: str, state: State) -> Error:
 def _run(
     job: Job,
     folder: Path,
-    controller: Controller,
-    book: journal.Journal,
+    decides: tuple[Controller, journal.Journal],
+    engine: NodeEngine,
     first: Beginning,
     on_event: Observer,
 ) -> Outcome:
     async def drive() -> Outcome:
-        return await LocalDriver(job, folder, controller, book).run(first, on_event)
+        return await LocalDriver(job, folder, *decides, engine).run(first, on_event)
 
     try:
         return asyncio.run(drive())
     finally:
-        book.close()
+        decides[1].close()
 
 
 def _say(what: str) -> None:
@@ -133,15 +138,21 @@ def _account(node: str, fenced: Fenced) -> list[AnyEvent]:
 
 
 class LocalDriver:
-    """The engine whose nodes are processes of this machine; everything else is the shell's."""
+    """One job. Nodes are what its engine starts; everything else is the shell's."""
 
     def __init__(
-        self, job: Job, folder: Path, controller: Controller, book: journal.Journal
+        self,
+        job: Job,
+        folder: Path,
+        controller: Controller,
+        book: journal.Journal,
+        engine: NodeEngine,
     ) -> None:
+        self._engine = engine
         self._job = job
         self._folder = folder
         self._state = controller.state
-        self._agents: dict[str, AgentProcess] = {}
+        self._agents: dict[str, StartedAgent] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._full = False
         timeout_s = job.recovery.heartbeat_timeout_s
@@ -151,8 +162,9 @@ class LocalDriver:
         self._host = Host(self._shell, self._clock, records.read_secret(folder), timeout_s)
         progress = self._shell.nodes.bridge.progress
         self._books = JobBooks(
-            job.name, folder / records.JOURNAL, self._state, self._clock.now, progress.newest
-        )
+            job.name, folder / records.JOURNAL, self._state, self._clock.now, progress.newest,
+            engine.waits_for,
+        )  # fmt: skip
         metrics = JobMetrics(job, self._state, self._books, progress, self._clock.now)
         self._scraped = MetricsServer(job.name, metrics.exposition)
         self._notifier = Notifier(job, self._state, folder, lambda: self._books.goodput().ettr)
@@ -175,11 +187,11 @@ class LocalDriver:
         self._notifier.begin(_say)
         host.stop_at(signal.SIGINT, signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
-        self._publish(await host.server.listen(HOST))
+        self._publish(await host.server.listen(self._engine.host))
         if self._job.monitoring.port is not None:
-            await self._scraped.open(HOST, self._job.monitoring.port, _say)
-        for node in living(self._folder):  # agents that a former controller of this job started
-            self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
+            await self._scraped.open(self._engine.host, self._job.monitoring.port, _say)
+        for agent in self._engine.living():  # that a former controller of this job started
+            self._add(agent, RECONNECT_S)
         shell.begin(first, self._agents)
         figures = {"keeping figures": lambda: self._history.run(_say)}
         try:
@@ -193,19 +205,20 @@ class LocalDriver:
             (self._folder / "controller.json").unlink(missing_ok=True)
 
     def _publish(self, port: int) -> None:
-        address = records.Address(host=HOST, port=port, pid=os.getpid())
+        address = records.Address(host=self._engine.host, port=port, pid=os.getpid())
         text = msgspec.json.encode(address).decode()
         records.write_private(self._folder / "controller.json", text)
 
-    def _add(self, agent: AgentProcess, connects_within_s: float) -> None:
+    def _add(self, agent: StartedAgent, connects_within_s: float) -> None:
         self._agents[agent.node] = agent
-        self._shell.nodes.expect(agent.node, connects_within_s)
-        agent.watch(self._agent_ended)
+        expect = self._shell.nodes.expect
+        agent.watch(lambda: expect(agent.node, connects_within_s), self._agent_ended)
 
     # ── what the shell orders ──
 
     def make(self, order: AskNodes) -> None:
         """Start so many agents."""
+        self._engine.see_room(self._state.wanted)
         self._start_agents(order.count)
 
     def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
@@ -217,7 +230,7 @@ class LocalDriver:
 
     async def _kill(self, node: str, done: Callable[[Sequence[AnyEvent]], None]) -> None:
         try:
-            fenced = await asyncio.to_thread(fence_nodes, self._folder, {node})
+            fenced = await asyncio.to_thread(self._engine.fence, {node})
         except Exception as error:
             self._host.fail(error)
             raise
@@ -229,7 +242,7 @@ class LocalDriver:
         return Leave(reason=order.reason)
 
     def near(self, _node: str) -> bool:
-        """All nodes go down with this machine."""
+        """Nobody else takes over, so nodes that are cut off from us are lost."""
         return True
 
     def connections_changed(self) -> None:
@@ -245,7 +258,7 @@ class LocalDriver:
     def _start_agents(self, count: int) -> None:
         for name in new_names(self._folder, count):
             try:
-                self._add(start_agent(self._folder, name), REGISTER_S)
+                self._add(self._engine.start(name), REGISTER_S)
             except OSError as error:
                 self._shell.nodes.died(name, f"cannot start an agent: {error.strerror}")
 
@@ -256,18 +269,19 @@ class LocalDriver:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*endings), LEAVE_S)
         nodes = set(self._agents) | set(self._state.lost)
-        say_stuck(await asyncio.to_thread(fence_nodes, self._folder, nodes))
+        say_stuck(await asyncio.to_thread(self._engine.fence, nodes))
+        await asyncio.to_thread(self._engine.give_back)
 
     async def _end_unborn(self) -> None:
         """Agents that have not said hello yet run no worker, and cannot be told to leave."""
         known = self._state.nodes.keys() | self._shell.nodes.connected
         unborn = {a.node for a in self._agents.values() if a.ours} - known
         if unborn:
-            await asyncio.to_thread(fence_nodes, self._folder, unborn)
+            await asyncio.to_thread(self._engine.fence, unborn)
 
     # ── facts ──
 
-    def _agent_ended(self, agent: AgentProcess, how: str) -> None:
+    def _agent_ended(self, agent: StartedAgent, how: str) -> None:
         if agent.node in self._agents:
             self._shell.nodes.died(agent.node, how)
 
@@ -280,7 +294,9 @@ class LocalDriver:
     def _scraped_agents(self) -> list[str]:
         """Those that live and are scraped."""
         cards = (card for card in known_nodes(self._folder) if card.node in self._agents)
-        return [f"{HOST}:{card.metrics}" for card in cards if card.metrics]
+        nodes = self._state.nodes
+        scraped = (card for card in cards if card.metrics and card.node in nodes)
+        return [f"{nodes[card.node].address}:{card.metrics}" for card in scraped]
 
     def _terminal_gone(self) -> None:
         """A closed terminal does not stop a job: go on, with output to a file."""

@@ -10,7 +10,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -72,8 +72,11 @@ class AgentProcess:
         """Whether this very process has started it."""
         return self._child is not None
 
-    def watch(self, on_end: Callable[["AgentProcess", str], None]) -> None:
-        """Call `on_end` with how it ended, as soon as it does."""
+    def watch(
+        self, on_begin: Callable[[], None], on_end: Callable[["AgentProcess", str], None]
+    ) -> None:
+        """It runs: call `on_begin`; and `on_end` with how it ended, as soon as it does."""
+        on_begin()
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -90,10 +93,11 @@ class AgentProcess:
 
     def _finish(self, on_end: Callable[["AgentProcess", str], None]) -> None:
         self.ended.set()
-        on_end(self, _how(self._child.wait() if self._child else None))
+        on_end(self, ended_words(self._child.wait() if self._child else None))
 
 
-def _how(status: int | None) -> str:
+def ended_words(status: int | None) -> str:
+    """How an agent ended, from the status of its process if that is known."""
     if status is None:
         return "its agent process ended"
     if status < 0:
@@ -103,17 +107,29 @@ def _how(status: int | None) -> str:
 
 def start_agent(folder: Path, name: str) -> AgentProcess:
     """Start a new node. It lives in a session of its own and does not end with us."""
-    node = f"{name}-{secrets.token_hex(4)}"
+    node = new_node(name)
+    child = spawn_agent(folder, node, name, [], os.environ)
+    return AgentProcess(node, name, child.pid, child)
+
+
+def new_node(name: str) -> str:
+    """An id that no other life of a node has had."""
+    return f"{name}-{secrets.token_hex(4)}"
+
+
+def spawn_agent(
+    folder: Path, node: str, name: str, options: Sequence[str], environ: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """The process of an agent, with its log. Raises `OSError`."""
     home = folder / "nodes" / name
     home.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "holdfast.agent", "--job-dir", str(folder)]
     with (home / "agent.log").open("ab") as log:
-        child = subprocess.Popen(
-            [*command, "--node", node, "--name", name],
+        return subprocess.Popen(
+            [*command, "--node", node, "--name", name, *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, NODE_VARIABLE: node, FOLDER_VARIABLE: str(folder.absolute())},
+            env={**environ, NODE_VARIABLE: node, FOLDER_VARIABLE: str(folder.absolute())},
         )
-    return AgentProcess(node, name, child.pid, child)

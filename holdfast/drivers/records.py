@@ -25,7 +25,8 @@ from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
 from holdfast.diagnosis import lemons
 from holdfast.drivers import report
-from holdfast.drivers.fencing import fence_job, require_gone
+from holdfast.drivers.engines import clear
+from holdfast.drivers.fencing import require_gone
 from holdfast.errors import Error
 from holdfast.files import read_plain, unusable
 from holdfast.goodput import ledger, to_goodput
@@ -122,7 +123,7 @@ def _moved_away(folder: Path) -> Path:
     """The record of a job under another name, once nothing of the job runs any more."""
     with locked(folder):
         remedy = f"wait until it has exited (holdfast stop {folder.name}), or use another --name"
-        require_gone(fence_job(folder), f"job {folder.name!r} cannot be replaced", remedy)
+        require_gone(clear(folder), f"job {folder.name!r} cannot be replaced", remedy)
         return folder.rename(f"{_beside(folder)}.old")
 
 

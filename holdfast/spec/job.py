@@ -29,6 +29,7 @@ from holdfast.spec.notify import Notify
 from holdfast.spec.parallel import Parallel
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.progress import ProgressPatterns
+from holdfast.spec.ray import Ray
 from holdfast.spec.resources import Image, Resources, Secret
 from holdfast.spec.section import (
     NAME_PATTERN,
@@ -248,8 +249,8 @@ class Job(Section):
     Holdfast knows (Trainer of Hugging Face, of Lightning), as the integration for that trainer
     does; `off` leaves it to its own checkpoints."""
     progress: ProgressPatterns | None = None
-    """Patterns for the step and the loss in the output of a script that does not use
-    `holdfast.train`."""
+    """Where a script that does not use `holdfast.train` tells its step and its loss: patterns for
+    its output, or a file."""
     snapshots: Snapshots = Snapshots()
     """Memory snapshots."""
     recovery: Recovery = Recovery()
@@ -294,6 +295,8 @@ class Job(Section):
     """Processes in addition to the workers."""
     mpi: Mpi = Mpi()
     """Settings of an MPIJob."""
+    ray: Ray = Ray()
+    """Where nodes go in a Ray cluster."""
     sweep: Sweep | None = None
     """Independent trials instead of one training."""
     metadata: Metadata = Metadata()

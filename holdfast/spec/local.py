@@ -8,7 +8,7 @@ from holdfast.errors import Error
 from holdfast.spec.job import Job
 
 CLUSTER = (
-    "kubernetes", "image", "secrets", "resources", "network", "datasets", "checkpoints",
+    "kubernetes", "image", "secrets", "resources", "network", "datasets", "checkpoints", "ray",
     "scheduling", "lifetime", "schedule", "roles", "mpi", "metadata", "access",
     "disruption", "monitoring", "clusters", "overlay",
 )  # fmt: skip
@@ -55,11 +55,12 @@ def require_bounds(job: Job) -> None:
         )
 
 
-def unused_sections(job: Job) -> list[str]:
+def unused_sections(job: Job, *, on_ray: bool = False) -> list[str]:
     """Sections of the job that a local run leaves alone."""
     given = (name for name in CLUSTER if name in job.model_fields_set)
     unused = (name for name in given if getattr(job, name) != Job.model_fields[name].default)
     used = ["checkpoints"] if job.checkpoints.on_laptop(job.name) else []
+    used += ["resources", "ray"] if on_ray else []
     used += ["monitoring"] if job.monitoring.port is not None else []
     used += {"mpi": ["mpi"], "tensorflow": ["roles"]}.get(job.trains_with, [])
     return [name for name in unused if name not in used]

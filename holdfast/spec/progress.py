@@ -1,4 +1,4 @@
-"""Where the output of a script tells its step and its loss: regular expressions, checked here.
+"""Where a script tells its step and its loss: a file, or its output by regular expressions.
 
 What a pattern finds is its group of that name (`(?P<step>...)`), or the only group that it has.
 """
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from holdfast.spec.section import Section
 
 PATTERN_MAX = 500
+RANK = "{rank}"
 
 
 def group_of(pattern: str, name: str) -> str | int:
@@ -39,7 +40,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=PATTERN_MAX)]
 
 
 class ProgressPatterns(Section):
-    """Where the output of a script that does not use `holdfast.train` tells how far it is. A line
+    """Where a script that does not use `holdfast.train` tells how far it is. A line of output
     counts up to 1,000 bytes; a carriage return ends one too."""
 
     step_pattern: Annotated[_Text, _with_group("step")] | None = None
@@ -50,8 +51,22 @@ class ProgressPatterns(Section):
     recovery.on_nan says, so let the pattern match `nan` and `inf`, too: `loss[=:] ?(?P<loss>\\S+)`.
     """
 
+    file: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    """File that the program writes, in place of patterns: a number, which is the step, or a JSON
+    object with `step` and `loss`; of several lines the last one counts. Relative to `workdir`. With
+    `{rank}` in it each rank has its own; else the first worker of each node is said to write it."""
+
     @model_validator(mode="after")
     def _some(self) -> Self:
-        if self.step_pattern is None and self.loss_pattern is None:
-            raise ValueError("set at least one of step_pattern and loss_pattern")
+        patterns = self.step_pattern is not None or self.loss_pattern is not None
+        if not patterns and self.file is None:
+            raise ValueError("set at least one of step_pattern, loss_pattern and file")
+        if patterns and self.file is not None:
+            raise ValueError("set either patterns or file")
         return self
+
+    def file_of(self, rank: int, local_rank: int) -> str | None:
+        """The file of this rank; None if it has none."""
+        if self.file is None or (local_rank and RANK not in self.file):
+            return None
+        return self.file.replace(RANK, str(rank))

@@ -180,6 +180,7 @@ def test_a_job_of_a_trials_name_is_not_touched(home: Path) -> None:
     ("words", "why"),
     [
         (("run", "find.yaml", "--detach"), "cannot be detached"),
+        (("run", "--on", "ray", "find.yaml"), "cannot be run with --on ray"),
         (("sweep", "other"), "there is no sweep 'other'"),
     ],
 )

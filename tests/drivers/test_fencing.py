@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.actions import Fence, Outcome
+from holdfast.agent import node_memory
 from holdfast.controller import Limits
 from holdfast.drivers import fencing, local, records
 from holdfast.drivers.client import kill_leftovers
+from holdfast.drivers.engines import Processes
 from holdfast.drivers.fencing import fence_job, fence_nodes, living
 from holdfast.drivers.local import LocalDriver
 from holdfast.drivers.nodes import AgentProcess
@@ -102,7 +104,7 @@ def driver_of(folder: Path) -> Iterator[LocalDriver]:
     """The engine of the job in this folder; needs a loop."""
     controller, book = replay(folder / "journal.jsonl", Limits.of(JOB))
     try:
-        yield LocalDriver(JOB, folder, controller, book)
+        yield LocalDriver(JOB, folder, controller, book, Processes(folder))
     finally:
         book.close()
 
@@ -206,6 +208,20 @@ def test_a_node_is_given_up_for_good_whatever_cannot_be_killed_of_it(
     assert isinstance(told, NodeLost) and told.reason is NodeLostReason.STUCK
     assert f"process {process.pid} " in told.detail
     assert told.detail in capsys.readouterr().err
+
+
+def test_named_memory_of_a_node_goes_with_it(home: Path, node: Node) -> None:
+    folder = made(home)
+    processes = [node(folder, number) for number in range(2)]
+    kept = [node_memory.made(f"node-{number}-{number:08x}") for number in range(2)]
+    for memory in kept:
+        assert memory is not None
+        (memory / "vader_segment.0").write_bytes(b"x")
+    assert fence_nodes(folder, ["node-0-00000000"]).killed == 1
+    assert [memory.exists() for memory in kept if memory] == [False, True]
+    assert fence_job(folder).killed == 1
+    assert [memory.exists() for memory in kept if memory] == [False, False]
+    assert all(ended(process) for process in processes)
 
 
 def test_the_end_of_a_job_does_not_wait_for_an_agent_that_has_not_said_hello(

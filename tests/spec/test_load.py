@@ -227,7 +227,8 @@ def test_the_schema_knows_every_key_and_the_short_form() -> None:
         ("{step_pattern: 'step'}", r"has no group; mark the number, as in step (?P<step>\S+)"),
         ("{loss_pattern: '(a)(b)'}", "progress.loss_pattern (line 3): has 2 groups; mark"),
         ("{loss_pattern: '(?P<step>a)(b)'}", "has 2 groups"),
-        ("{}", "progress (line 3): set at least one of step_pattern and loss_pattern"),
+        ("{}", "progress (line 3): set at least one of step_pattern, loss_pattern"),
+        ("{file: p.json, step_pattern: '(x)'}", "set either patterns or file"),
         ("{step_patern: '(x)'}", "did you mean step_pattern?"),
     ],
 )

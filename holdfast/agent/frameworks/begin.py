@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 from holdfast import later_imports, meeting
 from holdfast.agent import processes
-from holdfast.agent.frameworks import variables
+from holdfast.agent.frameworks import sigterm, variables
 from holdfast.agent.storage.places import ADDRESS
 
 
@@ -27,6 +27,8 @@ def begin() -> None:
         return
     met = meeting.meet(meeting.Seat.of(os.environ), _endpoint(framework))
     os.environ.update(variables.from_meeting(framework, os.environ, met.said))
+    if framework == "tensorflow":
+        sigterm.let_it_end(os.environ)
     if framework == "jax":  # not there yet with `warm.mode: off`
         cluster = "holdfast.pytrees.jax_cluster"
         wanted = {"jax": lambda _: importlib.import_module(cluster)}

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from holdfast import meeting
-from holdfast.agent import processes
+from holdfast.agent import node_memory, processes
 from holdfast.agent.frameworks import mpi_launch, mpi_rank
 from holdfast.agent.storage.places import ADDRESS
 
@@ -35,6 +35,12 @@ PROGRAMS = {
     "OpenMPI": ("mpirun.openmpi", "mpirun"),
     "MPICH": ("mpirun.mpich", "mpiexec.hydra", "mpirun"),
 }
+BACKED = (
+    *("OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"),
+    *("OMPI_MCA_osc_sm_backing_directory", "OMPI_MCA_osc_rdma_backing_directory"),
+    *("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"),
+)
+"""Folders of shared memory and of sessions: of OpenMPI 4, and of 5, which renamed some."""
 MISSING = 127  # as in a shell
 
 
@@ -57,6 +63,7 @@ def main() -> NoReturn:
     wish = Wish.of(sys.argv[1:])
     environ = os.environ
     seat = meeting.Seat.of(environ)
+    _keep_together(environ["HOLDFAST_NODE"])
     local, per_node = int(environ["LOCAL_RANK"]), int(environ["LOCAL_WORLD_SIZE"])
     places = f"holdfast-mpi-{environ['HOLDFAST_NODE']}-{seat.attempt}-{os.getppid()}"
     place = _place(f"{places}-{local}")
@@ -68,6 +75,14 @@ def main() -> NoReturn:
     if seat.rank == 0:
         _mpirun(wish, seat, dict(enumerate(met.said[::per_node])), per_node)
     _end_as(_seated(place, wish.implementation))
+
+
+def _keep_together(node: str) -> None:
+    """What OpenMPI would leave behind where it is killed lies in a folder that goes with the node.
+    Variables that the job has set stay."""
+    if (folder := node_memory.made(node)) is not None:
+        for name in BACKED:
+            os.environ.setdefault(name, str(folder))
 
 
 def _place(name: str) -> socket.socket:

@@ -77,6 +77,7 @@ SETTINGS: dict[str, Setting] = {
     "integrate": Setting("off"),
     "progress.step_pattern": Setting(r"step (\d+)"),
     "progress.loss_pattern": Setting(r"loss (\S+)"),
+    "progress.file": Setting("progress.json"),
     "snapshots.every_steps": Setting(7),
     "snapshots.max_overhead": Setting(0.5),
     "snapshots.copies": Setting(2),
@@ -254,6 +255,7 @@ ONE_VALUE = frozenset(("parallel.ep",))
 TABLE = frozenset(("sweep.metric", "sweep.metric_pattern", "sweep.goal"))
 """For what `holdfast sweep` shows of trials on this machine."""
 CHOICE = frozenset(("kubernetes.engine", "kubernetes.mode", "kubernetes.namespace"))
+ELSEWHERE = frozenset(("ray.address", "ray.strategy", "ray.resources"))  # of another place to run
 
 
 def leaves(model: type[BaseModel] = Job, path: str = "") -> Iterator[str]:

@@ -1,6 +1,7 @@
 """JAX, TensorFlow, XGBoost and MPI, with the real packages: their examples, through a kill."""
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -52,13 +53,19 @@ def stop(job: RunningJob) -> None:
 
 def test_jax_goes_on_bit_for_bit(home: Path) -> None:
     needs("jax")
-    job = example(home, "jax", "--steps", "100000").start()
+    tier = {"checkpoints": {"shared": {"path": str(home.parent / "kept")}}}
+    job = example(home, "jax", "--steps", "100000", **tier).start()
     restarted(job, 1, 30)
     (incident,) = job.incidents()
     assert incident.steps_lost is not None and incident.step is not None
     stop(job)
     log = (job.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
     assert "2 processes, from step " in log and "from step 0" not in log
+    to = home.parent / "orbax"
+    made = holdfast("checkpoint", "export", job.name, "--form", "orbax", "--to", str(to))
+    assert made.returncode == 0, made.stderr
+    saved = json.loads((to / "_METADATA").read_text())["tree_metadata"]
+    assert {"('params', 'in')", "('speed', 'out')", "('key',)"} <= saved.keys()
 
 
 @long
@@ -95,9 +102,10 @@ def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
 
 def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(home: Path) -> None:
     needs("tensorflow")
-    # TensorFlow takes SIGTERM for a notice and goes on; and importing it on two more processes
-    # would be the dearest part.
-    cold = {"warm": {"mode": "off"}, "recovery": {"stop_grace_s": 0.5}}
+    # SIGTERM has to do: nobody waits so long for SIGKILL. Importing TensorFlow on two more
+    # processes would be the dearest part.
+    patient = {"stop_grace_s": 86_400, "restart_grace_s": 86_400}
+    cold = {"warm": {"mode": "off"}, "recovery": patient}
     job = example(home, "tensorflow", "--steps", "100000", "--save-every", "10", **cold).start()
     job.wait_until(lambda s: (s.printed_step or 0) >= 20, "steps in the output")
     os.kill(job.worker(1), signal.SIGKILL)
@@ -135,6 +143,7 @@ def test_mpi_ranks_are_those_of_the_job(home: Path, kind: str) -> None:
     if shutil.which(LAUNCHERS[kind]) is None:
         pytest.skip(f"{LAUNCHERS[kind]} is not installed: make test-tools")
     nodes = 2 if MORE else 1
+    before = left_by_mpi()
     env = named_like_its_interface(home) if kind == "MPICH" else {}
     job = example(
         home, "mpi", "--steps", "1000000", "--points", "64",
@@ -145,6 +154,12 @@ def test_mpi_ranks_are_those_of_the_job(home: Path, kind: str) -> None:
     for rank in range(2 * nodes):
         log = (job.folder / "logs" / "attempt-2" / f"rank-{rank}.log").read_text()
         assert f"rank {rank} of {2 * nodes}, from step " in log and "from step 0" not in log
+    assert not left_by_mpi() - before
+
+
+def left_by_mpi() -> set[str]:
+    """Shared memory of OpenMPI; ours is looked at after each test."""
+    return {name for name in os.listdir("/dev/shm") if "segment" in name}
 
 
 def named_like_its_interface(home: Path) -> dict[str, str]:

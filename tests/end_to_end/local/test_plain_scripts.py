@@ -185,3 +185,25 @@ def test_the_step_of_a_script_without_torch_is_read_from_its_output(home: Path) 
     job.wait_until(lambda _: job.incidents()[0].ended_at is not None, "training again")
     assert job.incidents()[0].steps_lost == 0
     stop(job)
+
+
+WRITES = """
+import json, os, time
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for step in range(100 * attempt, 100_000):
+    with open("new", "w") as file:
+        json.dump({"step": step, "loss": 1 / (step + 1)}, file)
+    os.rename("new", "progress.json")
+    time.sleep(0.01)
+"""
+
+
+def test_the_step_of_a_program_is_read_from_a_file_that_it_writes(home: Path) -> None:
+    where = {"workdir": str(home.parent), "progress": {"file": "progress.json"}}
+    (home.parent / "progress.json").write_text('{"step": 99999}')
+    job = program(home, WRITES, workers_per_node=1, **where).start()
+    status = job.wait_until(lambda s: (s.printed_step or 0) > 20, "steps in the file")
+    assert (status.printed_step or 0) < 99_999 and status.loss is not None
+    os.kill(job.worker(0), signal.SIGKILL)
+    job.wait_until(lambda s: s.attempt == 2 and (s.printed_step or 0) > 100, "the second attempt")
+    stop(job)

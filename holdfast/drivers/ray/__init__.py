@@ -1,0 +1,1 @@
+"""Nodes of a job on a Ray cluster: one actor each in a placement group, which runs an agent."""

@@ -1,0 +1,90 @@
+"""A Ray cluster of several machines on this one, for tests: each a raylet of its own with one CPU.
+
+A program, so that Ray is not imported where tests fork. It prints the cluster's address and the
+number of its raylet's process for each machine; then each line of its input is an order, and gets
+one line in answer: `add` a machine, or `left`: what actors and placement groups there are. At the
+end of its input the cluster ends.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from tests.tidy.source import ROOT
+
+STORE_BYTES = 80 * 1024 * 1024
+
+
+class RayMachines:
+    """The program, from outside."""
+
+    def __init__(self, machines: int) -> None:
+        self._folder = tempfile.mkdtemp(prefix="ray-")  # short: there are sockets in it
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __spec__.name, str(machines), self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            text=True,
+        )
+        told = self._answer()
+        self.address: str = told["address"]
+        self.raylets: list[int] = told["raylets"]
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):  # Ray prints, too
+                return json.loads(line)
+        raise AssertionError("the Ray cluster ended")
+
+    def ask(self, order: str) -> Any:
+        """Its answer to an order."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(order + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Run until the end of the input."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    shape = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
+    head = {**shape, "include_dashboard": False, "temp_dir": sys.argv[2]}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    machines = [cluster.head_node]
+    machines += [cluster.add_node(**shape) for _ in range(int(sys.argv[1]) - 1)]
+    raylets = [node.all_processes["raylet"][0].process.pid for node in machines]
+    _say(address=cluster.address, raylets=raylets)
+    ray.init(address=cluster.address, namespace="tests", log_to_driver=False)
+    for line in sys.stdin:
+        if line.strip() == "add":
+            cluster.add_node(**shape)
+            _say()
+        else:
+            actors = ray.util.list_named_actors(all_namespaces=True)
+            states = [group["state"] for group in ray.util.placement_group_table().values()]
+            _say(actors=actors, groups=[state for state in states if state != "REMOVED"])
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def _say(**told: object) -> None:
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
