@@ -41,7 +41,7 @@ def main() -> None:
     kills = compete(taking_part, QUICK_TRAINERS if args.quick else full, args.seed)
     report(
         "SIGKILL of one of two ranks → first new step, by trainer",
-        {name: {**row(had), **beside(name, kills)} for name, had in kills.items()},
+        {name: {**row(had), **beside(name, kills), **parts(had)} for name, had in kills.items()},
         as_json=args.json,
         note="Times in seconds; `faster`: caught_up_median of the trainer alone over this one.",
     )
@@ -55,6 +55,15 @@ def beside(name: str, kills: dict[str, list[Kill]]) -> Row:
     trainer = name.rpartition(" ")[0]
     own, here = (_median(kills.get(key, [])) for key in (f"{trainer} {ALONE}", name))
     return {"faster": round(own / here, 2) if own and here else None}
+
+
+def parts(kills: list[Kill]) -> Row:
+    """Medians of the phases of a restart: until the script's imports are done (the failure was
+    noticed, processes are there), until model and trainer are made, until training begins (process
+    group, state), and the first step."""
+    known = [kill.phases for kill in kills if kill.phases]
+    names = ("import_s", "build_s", "begin_s", "step_s")
+    return {n: median(p[at] for p in known) if known else None for at, n in enumerate(names)}
 
 
 def _median(kills: list[Kill]) -> float | None:

@@ -32,6 +32,22 @@ class Kill(NamedTuple):
     net_s: float | None = None  # `took_s` without the step itself, as long as one took before
     kept: int | None = None  # workers of the newer attempt that are processes of the one before
     caught_up_s: float | None = None  # kill → first step that no attempt had finished before
+    phases: tuple[float, ...] = ()  # the parts of `took_s`, as long as `PHASES`
+
+
+PHASES = ("imported", "built", "training")  # marks on the way to the first step
+
+
+def phases_of(text: str, first: Step, killed_at: float) -> tuple[float, ...]:
+    """From the kill to each mark of the rank that finished this step, and from the last one to the
+    step; empty unless it has left all of them."""
+    said = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+    ours = [line for line in said if line[1:3] == [str(first.attempt), str(first.rank)]]
+    at = {name: float(at) for at, _, _, name in ours}
+    if not at.keys() >= {*PHASES}:
+        return ()
+    moments = (killed_at, *(at[name] for name in PHASES), first.at)
+    return tuple(after - before for before, after in pairwise(moments))
 
 
 def parse(text: str) -> list[Step]:
@@ -54,8 +70,8 @@ def ready(steps: Sequence[Step], wanted: int, ranks: int = 2) -> bool:
     return min(counts) >= wanted
 
 
-def judge(steps: Sequence[Step], attempt: int, killed_at: float) -> Kill:
-    """What the kill of a worker of `attempt` cost, as far as the log knows."""
+def judge(steps: Sequence[Step], attempt: int, killed_at: float, marks: str = "") -> Kill:
+    """What the kill of a worker of `attempt` cost, as far as the log knows, and the marks."""
     after = [step for step in steps if step.attempt > attempt and step.at > killed_at]
     if not after:
         return Kill(recovered=False)
@@ -67,7 +83,9 @@ def judge(steps: Sequence[Step], attempt: int, killed_at: float) -> Kill:
     net_s = took_s - step_s(before, killed_at)
     new = min((step.at for step in after if step.number > done), default=None)
     caught_up_s = None if new is None else new - killed_at
-    return Kill(True, took_s, done - (first.number - 1), net_s, len(kept), caught_up_s)
+    lost = done - (first.number - 1)
+    phases = phases_of(marks, first, killed_at)
+    return Kill(True, took_s, lost, net_s, len(kept), caught_up_s, phases)
 
 
 def step_s(steps: Sequence[Step], until: float) -> float:

@@ -164,7 +164,7 @@ def _kill(
     os.kill(pid, signal.SIGKILL)
 
     def judged() -> Kill:
-        return judge(steps_of(steps), victim.attempt, killed_at)
+        return judge(steps_of(steps), victim.attempt, killed_at, marks_of(steps))
 
     until(lambda: judged().caught_up_s is not None, process, plan.limit_s)
     return judged()
@@ -236,6 +236,12 @@ def _marked(process: psutil.Process, steps: str) -> bool:
 
 def steps_of(steps: Path) -> list[Step]:
     return parse(steps.read_text())
+
+
+def marks_of(steps: Path) -> str:
+    """What the script has marked, if it does."""
+    marks = steps.with_name(f"{steps.name}.marks")
+    return marks.read_text() if marks.exists() else ""
 
 
 def _tail(steps: Path) -> str:

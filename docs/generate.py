@@ -440,6 +440,7 @@ end in `_s`.
 | `simulate SCENARIO --sweep ...` | `SweepAnswer` |
 | `simulate --swarm` | `worlds`, `outcomes` {{outcome or `foul`: count}}, `fouls` [`Told`] |
 | `simulate --seed` | `world` (`Told`), `journal` (path) |
+| `sweep`, `run` of a sweep | `SweepStatus` |
 | `plan` | `PlanAnswer` |
 | `plan --simulate` | `plan` (`PlanAnswer`), `simulated` {{`ettr`, `ettr_half`, `seeds`}} |
 | `doctor` | `ok`, `checks` [`name`, `ok`, `found`, `help`] |

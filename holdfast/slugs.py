@@ -366,9 +366,14 @@ SLUGS: dict[str, Slug] = {
         "A setting requires a newer version of Kubernetes than --kubernetes-version. Nothing was "
         "rendered.",
     ),
+    "sweep-unusable": Slug(
+        ExitStatus.USAGE,
+        "A sweep of this name exists with other values, or cannot be run in this way. The message "
+        "says why; nothing was started.",
+    ),
     "cluster-only": Slug(
         ExitStatus.USAGE,
-        "Only an engine on Kubernetes can run this job: it is a sweep, or asks for Intel MPI. "
+        "Only an engine on Kubernetes can run this job: it asks for Intel MPI. "
         "`holdfast render` writes its manifests.",
     ),
     "kubeconfig-unusable": Slug(

@@ -128,6 +128,26 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     steps_total: int | None = None  # after which training ends, if the script has said
 
 
+class TrialStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One trial of a sweep."""
+
+    number: int
+    job: str
+    values: dict[str, str]  # by the name of the option
+    phase: str  # waiting, running, or how it ended: succeeded, failed, gave_up, stopped
+    metric: float | None = None  # the newest value that it has reported, if that is finite
+
+
+class SweepStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `holdfast sweep`."""
+
+    sweep: str
+    phase: str  # running, away (its command has ended before the last trial), stopped or ended
+    metric: str  # name of what trials are compared by
+    goal: str  # min or max
+    trials: tuple[TrialStatus, ...]  # the best first
+
+
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):
     """One thing Holdfast did about an incident."""
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
-from network import OUTPUTS, WIDTH, StepLog, network
+from network import OUTPUTS, WIDTH, StepLog, mark, network
 
 EVERY = 20
+mark("imported")
 
 
 class Inputs(Dataset[tuple[Tensor, int]]):
@@ -35,6 +36,9 @@ class Classifier(lightning.LightningModule):  # type: ignore[misc]
         super().__init__()
         self.net = network()
         self._log = StepLog()
+
+    def on_train_start(self) -> None:
+        mark("training")
 
     def training_step(self, batch: Any, _: int) -> Tensor:
         inputs, targets = batch
@@ -60,9 +64,11 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+    model = Classifier()
+    mark("built")
     newest = out / "last.ckpt"
     found = str(newest) if newest.exists() else None
-    trainer.fit(Classifier(), DataLoader(Inputs(), 4), ckpt_path=found)
+    trainer.fit(model, DataLoader(Inputs(), 4), ckpt_path=found)
 
 
 if __name__ == "__main__":

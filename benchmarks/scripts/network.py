@@ -46,3 +46,11 @@ class StepLog:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # a kept process has several
         line = f"{time.time():.6f} {attempt} {os.environ['RANK']} {step} {os.getpid()}\n"
         os.write(self._file, line.encode())
+
+
+def mark(name: str) -> None:
+    """This rank has come so far on its way to the first step: a line `time attempt rank name` in a
+    file beside the step log."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    with open(os.environ["BENCHMARK_STEPS"] + ".marks", "a") as file:
+        file.write(f"{time.time():.6f} {attempt} {os.environ['RANK']} {name}\n")

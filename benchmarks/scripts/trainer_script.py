@@ -9,10 +9,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from network import StepLog
+from network import StepLog, mark
 
 EVERY = 20
 CONTEXT = 64
+mark("imported")
 
 
 class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -32,6 +33,9 @@ class LoggedSteps(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._log = StepLog()
+
+    def on_train_begin(self, *_: Any, **_more: Any) -> None:
+        mark("training")
 
     def on_step_end(self, _args: Any, state: Any, *_: Any, **_more: Any) -> None:
         self._log.done(state.global_step)
@@ -60,6 +64,7 @@ def main() -> None:
     )
     model = LlamaForCausalLM(config)
     trainer = Trainer(model, args, train_dataset=Tokens(), callbacks=[LoggedSteps()])
+    mark("built")
     found = get_last_checkpoint(str(out)) if out.is_dir() else None
     trainer.train(resume_from_checkpoint=found)
 

@@ -37,6 +37,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--out", default="out")
     parser.add_argument("--text", type=Path, default=Path(sysconfig.get_path("stdlib"), "os.py"))
+    parser.add_argument("--model", help="folder of a Llama to fine-tune; default: a new, small one")
+    parser.add_argument("--save", help="folder for the model at the end")
     options = parser.parse_args()
     data = TextData(options.text.read_bytes())
     torch.manual_seed(0)
@@ -64,8 +66,14 @@ def main() -> None:
         ddp_find_unused_parameters=False,
     )
     held_out = torch.utils.data.Subset(data, range(16))
-    trainer = Trainer(LlamaForCausalLM(config), args, train_dataset=data, eval_dataset=held_out)
+    if options.model is not None:
+        model = LlamaForCausalLM.from_pretrained(options.model)
+    else:
+        model = LlamaForCausalLM(config)
+    trainer = Trainer(model, args, train_dataset=data, eval_dataset=held_out)
     trainer.train()
+    if options.save is not None:
+        trainer.save_model(options.save)  # by rank 0 alone
 
 
 if __name__ == "__main__":

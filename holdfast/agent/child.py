@@ -26,7 +26,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast import flight_recorder, optimizer_steps, rank, step_profile, trainer_hook
-from holdfast.agent import failures, fork_protocol, late_environment, processes, script_source
+from holdfast.agent import (
+    failures,
+    fork_protocol,
+    late_environment,
+    late_rank,
+    processes,
+    script_source,
+)
 from holdfast.agent.frameworks.begin import begin, begin_in
 from holdfast.agent.preloading import is_library
 from holdfast.page import Page
@@ -51,21 +58,23 @@ def become(born: ForkedChild) -> None:
             _serve_store(born.order, born.fds["report"])
         case fork_protocol.ChildKind.EXEC:
             _execute(born, page_fd)
-        case fork_protocol.ChildKind.WAIT:
-            rank.await_rank("its start")
         case fork_protocol.ChildKind.RUN:
             if "control" in born.fds:
                 rank.run_ahead()
                 rank.on_rank.append(partial(begin_in, os.getpid()))
     page = Page(page_fd) if page_fd is not None else None
+    if page is not None and born.program.integrate:
+        trainer_hook.watch()
+    rank.on_rank.append(late_rank.settle)
+    if born.order.kind is fork_protocol.ChildKind.WAIT:
+        rank.await_rank("its start")
     if page is not None and born.program.instrument:
         optimizer_steps.observe(page, _step_ended)
         step_profile.watch(page)
         flight_recorder.answer_from_now_on()
-    if page is not None and born.program.integrate:
-        trainer_hook.watch()
     with failures.shown_and_left(page):
         if rank.CONTROL not in os.environ:
+            late_rank.settle()
             begin()
         _enter_workdir(born.program)
         _run_to_the_end(born.program)

@@ -20,10 +20,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from holdfast import rank
-from holdfast.agent import fork_protocol, late_environment, script_source
+from holdfast.agent import fork_protocol, late_environment, late_rank, script_source
 from holdfast.agent.notes import note
 from holdfast.agent.script_source import Import
 
@@ -37,8 +37,8 @@ class _Watched(os._Environ[str]):
     """Notes who looks for the rank, and what was looked for that is not set."""
 
     def __getitem__(self, name: str) -> str:
-        if name in rank.VARIABLES:
-            _looked_for_rank.add(_reader().partition(".")[0])
+        if name in rank.VARIABLES and not late_rank.is_noted(reader := _reader()):
+            _looked_for_rank.add(str(reader.f_globals.get("__name__")).partition(".")[0])
         try:
             return super().__getitem__(name)
         except KeyError:
@@ -50,12 +50,12 @@ _looked_for_rank: set[str] = set()  # packages
 _left_to_workers: set[str] = set()  # likewise
 
 
-def _reader() -> str:
-    """The module that reads the environment."""
+def _reader() -> FrameType:
+    """Where the environment is read."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__") in _LOOKUP:
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__"))
+    return frame
 
 
 @contextmanager
@@ -130,6 +130,7 @@ def _load(wanted: Import) -> str | None:
     before, threads, had_gpu = set(sys.modules), _threads(), _has_gpu()
     _looked_for_rank.clear()
     _import_or_note(wanted)
+    late_rank.hold_places()
     if _threads().items() - threads.items():
         _in_a_child(lambda: None)  # OpenBLAS ends its threads before a fork, and starts them later
     if left := _threads().items() - threads.items():

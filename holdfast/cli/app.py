@@ -37,6 +37,7 @@ from holdfast.cli import (
     status,
     stop,
     submit,
+    sweep,
     top,
     update,
     validate,
@@ -77,6 +78,7 @@ app.command(
     epilog="Other torchrun flags are supported too: see docs/reference/torchrun-flags.md.",
 )(run.run)
 app.command("submit")(submit.submit)
+app.command("sweep")(sweep.sweep)
 app.command("list")(listing.list_jobs)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)

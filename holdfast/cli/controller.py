@@ -93,17 +93,23 @@ def detach(folder: Path, *, lock: int | None, as_json: bool) -> None:
     `lock` is that of a new job, held, which it inherits; without one it resumes. Raises `Error`
     controller-start-failed if it ends before it answers.
     """
-    process = _start(folder, lock)
-    if lock is not None:
-        os.close(lock)
-    _await(folder, process)
+    pid = launch(folder, lock)
     name = folder.name
     if as_json:
-        json_result({"job": name, "folder": str(folder), "pid": process.pid})
+        json_result({"job": name, "folder": str(folder), "pid": pid})
     else:
         result(name)
         talk(f"{name} runs in the background; its record is {folder}")
         talk(f"next: holdfast watch {name}   holdfast logs -f {name}   holdfast stop {name}")
+
+
+def launch(folder: Path, lock: int | None) -> int:
+    """The same without a word; returns the pid of the controller."""
+    process = _start(folder, lock)
+    if lock is not None:
+        os.close(lock)
+    _await(folder, process)
+    return process.pid
 
 
 def _start(folder: Path, lock: int | None) -> "subprocess.Popen[bytes]":

@@ -279,6 +279,10 @@ def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) 
     unused = unused_sections(job, on_ray=on is Where.RAY)
     if unused:
         talk(f"note: ignored {_WITHOUT[on]}: {', '.join(unused)}")
+    if job.sweep is not None:
+        from holdfast.cli.sweep_run import run_sweep
+
+        run_sweep(job, on, detach=detach, replace=replace, as_json=as_json)
     folder = job_dir(job.name)
     address = _on_ray(job, folder, detach) if on is Where.RAY else None
     lock = create(job, folder, replace=replace, now=time.time())

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reach
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
+
+if TYPE_CHECKING:
+    from holdfast.spec import Job
 
 POLL_S = 0.1
 DYING_S = 10.0  # a killed controller gives back gigabytes before its lock is free
@@ -24,15 +27,18 @@ def stop(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a job."""
+    """Stop a job, or a sweep with all its trials."""
     reach = reached(on, context, namespace)
     if reach is not None:
         _remote(reach, name, now, wait, as_json)
         return
     from holdfast.drivers.client import kill_leftovers
 
+    if name is not None and (sweep := _sweep(name)) is not None:
+        _stop_sweep(sweep, as_json)
+        return
     folder = job_folder(name)
-    asked = _asked(folder, now)
+    asked = ask_to_stop(folder, now)
     if asked and wait:
         _wait(folder)
     killed = 0 if asked else kill_leftovers(folder)
@@ -40,6 +46,23 @@ def stop(
         json_result({"job": folder.name, "asked": asked, "killed_count": killed})
     else:
         result(_told(folder.name, asked=asked, waited=wait, killed=killed))
+
+
+def _sweep(name: str) -> "Job | None":
+    """The sweep of this name, unless a job has it."""
+    from holdfast.drivers import records, sweeps
+
+    return None if records.job_dir(name).exists() else sweeps.found(name)
+
+
+def _stop_sweep(job: "Job", as_json: bool) -> None:
+    from holdfast.cli.sweep_run import stop_sweep
+
+    stopped = stop_sweep(job)
+    if as_json:
+        json_result({"job": job.name, "asked": stopped > 0, "killed_count": 0})
+    else:
+        result(f"{job.name} has stopped; {count(stopped, 'trial was', 'trials were')} running")
 
 
 def _remote(reach: Reach, name: str | None, now: bool, wait: bool, as_json: bool) -> None:
@@ -70,7 +93,7 @@ def _remote(reach: Reach, name: str | None, now: bool, wait: bool, as_json: bool
         )
 
 
-def _asked(folder: Path, now: bool) -> bool:
+def ask_to_stop(folder: Path, now: bool) -> bool:
     """Whether there was a controller that took the request.
 
     One that dies refuses calls a moment before its lock is free. The nodes of one that stays silent

@@ -108,6 +108,12 @@ def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> int:
     return lock
 
 
+def remove(folder: Path) -> None:
+    """Drop the record of a job, once nothing of the job runs any more. Raises `Error` job-running,
+    process-stuck."""
+    _discard(_moved_away(folder))
+
+
 def _beside(folder: Path) -> Path:
     """A name that nobody has, on the same file system."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")

@@ -33,8 +33,7 @@ from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
 
-from holdfast.errors import Error
-from holdfast.integrations import drive, place
+from holdfast.integrations import drive, place, switch
 from holdfast.train import random_state
 
 NAME = "lightning.Trainer"
@@ -317,38 +316,13 @@ def _why_not(trainer: Any) -> str:
     return drive.why_not_here()
 
 
-_automatic = False
-
-
-def switch_on() -> None:
-    """Keep the training of any Trainer from now on, one that does not ask for it as well."""
-    global _automatic
-    try:
-        _require_known()
-    except Error as error:
-        drive.left_alone(NAME, error.why)
-        return
-    _automatic = True
+_switch = switch.Switch(NAME, _require_known, FitCallback)
+switch_on = _switch.on
 
 
 def _callback_of(trainer: Any) -> FitCallback | None:
-    """The one the script has given, or one of ours."""
-    given = [one for one in trainer.callbacks if isinstance(one, FitCallback)]
-    why = _why_not(trainer)
-    if given:
-        if why:
-            raise drive.unsupported_setting(NAME, why)
-        return drive.first_of(NAME, given[0])
-    if not (_automatic and drive.under_holdfast()):
-        return None
-    if why or drive.is_taken():
-        drive.left_alone(NAME, why or "the run of this process is taken")
-        return None
-    drive.switched_on(NAME)
-    callback = FitCallback(reread=True)
-    callback.asked = False
-    trainer.callbacks.append(callback)
-    return callback
+    found: FitCallback | None = _switch.callback_in(trainer.callbacks, partial(_why_not, trainer))
+    return found
 
 
 def _wrap() -> None:

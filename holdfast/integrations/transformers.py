@@ -28,8 +28,7 @@ import transformers.trainer
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 
-from holdfast.errors import Error
-from holdfast.integrations import drive, place
+from holdfast.integrations import drive, place, switch
 from holdfast.train import random_state
 
 NAME = "transformers.Trainer"
@@ -335,41 +334,15 @@ def _why_not(trainer: Any) -> str:
     return drive.why_not_here()
 
 
-_automatic = False
-
-
-def switch_on() -> None:
-    """Keep the training of any Trainer from now on, one that does not ask for it as well."""
-    global _automatic
-    try:
-        _require_known()
-    except Error as error:
-        drive.left_alone(NAME, error.why)
-        return
-    _automatic = True
+_switch = switch.Switch(NAME, _require_known, Callback)
+switch_on = _switch.on
 
 
 def _callback_of(trainer: Any) -> Callback | None:
-    """The one the script has given, or one of ours."""
-    given = [c for c in trainer.callback_handler.callbacks if isinstance(c, Callback)]
-    if given:
-        why = _why_not(trainer)
-        if why:
-            raise drive.unsupported_setting(NAME, why)
-        return drive.first_of(NAME, given[0])
-    if not (_automatic and drive.under_holdfast()):
-        return None
-    why = _why_not(trainer)
-    if drive.is_taken():
-        why = "the run of this process is taken"
-    if why:
-        drive.left_alone(NAME, why)
-        return None
-    drive.switched_on(NAME)
-    callback = Callback(reread=True)
-    callback.asked = False
-    trainer.add_callback(callback)
-    return callback
+    found: Callback | None = _switch.callback_in(
+        trainer.callback_handler.callbacks, partial(_why_not, trainer)
+    )
+    return found
 
 
 def _keep(trainer: Any, loop: Callable[..., Any], given: Any, named: Any) -> Any:

@@ -1,8 +1,8 @@
 """How a job lives on a cluster: engine, life time, rights, monitoring, the engines' own keys."""
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from holdfast.spec.section import (
     Flag,
@@ -155,25 +155,6 @@ class Mpi(Section):
     """CPU of the launcher."""
     launcher_memory: Quantity = "2Gi"
     """Memory of the launcher."""
-
-
-class Sweep(Section):
-    """Many independent trials of one script; each finds its number in JOB_COMPLETION_INDEX."""
-
-    trials: Whole = Field(ge=1, le=100_000)
-    """Total number of trials."""
-    parallel: Whole = Field(default=1, ge=1, le=10_000)
-    """Number of trials that run in parallel."""
-    retries: Whole = Field(default=2, ge=0, le=1000)
-    """Retries of one trial."""
-    max_failed: Whole | None = Field(default=None, ge=0)
-    """Number of failed trials that are tolerated; one more ends the sweep. Default: no limit."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.parallel > self.trials:
-            raise ValueError("parallel is larger than trials")
-        return self
 
 
 class Metadata(Section):

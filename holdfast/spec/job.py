@@ -23,7 +23,6 @@ from holdfast.spec.cluster import (
     Mpi,
     Roles,
     Schedule,
-    Sweep,
 )
 from holdfast.spec.clusters import ClusterChoice
 from holdfast.spec.network import Network
@@ -49,6 +48,7 @@ from holdfast.spec.section import (
 )
 from holdfast.spec.spares import arithmetic, spares_by_default
 from holdfast.spec.storage import Checkpoints, Dataset
+from holdfast.spec.sweep import Sweep
 
 Framework = Literal["pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi", "command"]
 

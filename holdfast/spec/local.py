@@ -19,8 +19,6 @@ def require_local(job: Job) -> None:
     """Raise `Error` with slug `cluster-only` if only a cluster can run the job."""
     if job.trains_with == "mpi" and job.mpi.implementation == "Intel":
         raise _only("mpi.implementation: Intel", "agents start OpenMPI and MPICH")
-    if job.sweep is not None:
-        raise _only("a sweep", "its trials are the indexes of a Kubernetes Job")
     require_bounds(job)
 
 

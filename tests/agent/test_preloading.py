@@ -26,6 +26,11 @@ LIBRARIES = {
     "heavy": "import os; found = os.environ.get('HEAVY_MODE')",
     "lazy": "def __getattr__(name):\n    import heavy\n    return heavy",
     "ranked": "import heavy, os\nrank = os.environ.get('RANK')",
+    "noting": "import os\ndef rank_zero_only(): pass\n"
+    "def _get(): return os.environ.get('RANK')\n"
+    "rank_zero_only.rank = getattr(rank_zero_only, 'rank', int(_get() or 0))".replace("'", '"'),
+    "guessing": "import os\ndef rank_zero_only(): pass\n"
+    "rank_zero_only.rank = int(os.environ.get('RANK', '0'))",
     "keeper": "from ranked import rank\nimport ranked",
     "once": "import os, heavy\nos.environ.get('RANK')\n"
     "assert not hasattr(heavy, 'seen')\nheavy.seen = True",
@@ -63,8 +68,8 @@ class Loaded(msgspec.Struct):
     notes: str = ""
 
 
-def load(folder: Path, script: str, **preload: object) -> Loaded:
-    """Load for this script, in a process that has `LIBRARIES` installed."""
+def load(folder: Path, script: str, after: str = "", **preload: object) -> Loaded:
+    """Load for this script, in a process that has `LIBRARIES` installed, and then do this."""
     site = folder / "site-packages"
     site.mkdir(exist_ok=True)
     for name, source in LIBRARIES.items():
@@ -79,7 +84,7 @@ def load(folder: Path, script: str, **preload: object) -> Loaded:
     )
     source = LOAD.replace("NAMES", str([*LIBRARIES, "own", "colorsys"]))
     done = subprocess.run(
-        [sys.executable, "-c", source, msgspec.json.encode(order).decode()],
+        [sys.executable, "-c", source + after, msgspec.json.encode(order).decode()],
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
@@ -120,6 +125,30 @@ def test_a_library_that_looks_for_the_rank_is_left_to_workers_without_what_it_ne
     found = load(tmp_path, "import ranked, keeper\nfrom ranked import rank", imports=True)
     assert (found.unfit, found.loaded) == ({}, ["heavy"])
     assert found.notes.count("left to workers, because they read the rank: import ranked") == 1
+
+
+SETTLE = """
+import os
+from holdfast import rank
+from holdfast.agent import late_rank
+import noting
+noted = noting.rank_zero_only.rank
+assert type(noted) is late_rank.LateRank and "guessing" not in sys.modules
+assert (noted == 0) and not noted and f"{noted:02d} {noted}" == "00 0" and [7][noted] == 7
+os.environ["RANK"] = "3"
+late_rank.settle()
+assert type(noting.rank_zero_only.rank) is int and noting.rank_zero_only.rank == 3
+assert (noted == 3, noted > 2, noted + 1, int(noted), str(noted)) == (True, True, 4, 3, "3")
+noting.rank_zero_only.rank = 5  # by a trainer
+late_rank.settle()
+assert noting.rank_zero_only.rank == 5
+"""
+
+
+def test_a_library_that_only_notes_the_rank_is_loaded_and_notes_it_later(tmp_path: Path) -> None:
+    found = load(tmp_path, "import noting, guessing", after=SETTLE, imports=True)
+    assert (found.unfit, found.loaded) == ({}, ["noting"])
+    assert "import guessing" in found.notes
 
 
 def test_libraries_that_cannot_live_in_a_process_that_forks_are_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The restart benchmark counts what the step log says, nothing more."""
 
-from kills import Kill, Step, judge, newest, parse, ready, row
+from kills import Kill, Step, judge, newest, parse, phases_of, ready, row
 
 
 def step(at: float, attempt: int, rank: int, number: int) -> Step:
@@ -91,3 +91,13 @@ def test_row_without_a_recovery_has_no_times() -> None:
         "kept": None,
         "steps_lost_max": None,
     }
+
+
+def test_phases_are_those_of_the_rank_that_was_first() -> None:
+    first = step(15.0, 1, 1, 9)
+    marks = "11.5 1 1 imported\n11.7 1 0 imported\n12.0 1 1 built\n9.0 0 1 training\n"
+    assert phases_of(marks, first, 10.5) == ()
+    marks += "14.0 1 1 training\n14.5 1 1 trai"
+    assert phases_of(marks, first, 10.5) == (1.0, 0.5, 2.0, 1.0)
+    found = judge([*BEFORE, first], 0, 10.5, marks)
+    assert found.took_s == sum(found.phases) == 4.5

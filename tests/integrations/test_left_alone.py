@@ -20,13 +20,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = importlib.import_module("tests.integrations.trainings")
     own_run(monkeypatch)
     for ours in (module.of_lightning, module.of_transformers):
-        monkeypatch.setattr(ours, "_automatic", False)
+        monkeypatch.setattr(ours._switch, "automatic", False)
     return module
 
 
 def automatic(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     """As in a worker, so far as the choice of a training asks."""
-    monkeypatch.setattr(module, "_automatic", True)
+    monkeypatch.setattr(module._switch, "automatic", True)
     monkeypatch.setattr(module.drive, "under_holdfast", lambda: True)
 
 

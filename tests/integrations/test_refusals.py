@@ -33,9 +33,9 @@ def test_a_version_that_was_not_tried_is_named(
         make()
     assert version in caught.value.what and "pip install" in caught.value.help
     assert caught.value.status is ExitStatus.USAGE
-    monkeypatch.setattr(module, "_automatic", False)
+    monkeypatch.setattr(module._switch, "automatic", False)
     module.switch_on()  # by itself it leaves such a trainer alone
-    assert module._automatic is False
+    assert module._switch.automatic is False
 
 
 def test_a_version_whose_inside_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_training_that_cannot_be_kept_is_refused_or_left_alone(
     with pytest.raises(Error, match="cannot be kept") as caught:
         ours_of_transformers._callback_of(asked)
     assert why in caught.value.why
-    monkeypatch.setattr(ours_of_transformers, "_automatic", True)
+    monkeypatch.setattr(ours_of_transformers._switch, "automatic", True)
     monkeypatch.setenv("HOLDFAST_ARENA_FD", "3")
     assert ours_of_transformers._callback_of(trainer(callbacks=[], **setting)) is None
     said = capfd.readouterr().err

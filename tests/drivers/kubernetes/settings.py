@@ -42,6 +42,10 @@ JOURNAL_MADE: dict[str, Any] = {
 MONITORED: dict[str, Any] = {"monitoring": {"enabled": True}}
 CORDONS: dict[str, Any] = {"access": {"cordon": True}}
 TIMES: dict[str, Any] = {"schedule": {"cron": "0 3 * * *"}}
+DRAWN: dict[str, Any] = {
+    "sweep": {"trials": 2, "ranges": {"lr": {"low": 0.1, "high": 0.5}}},
+    "nodes": 1,
+}
 SWEEP: dict[str, Any] = {"sweep": {"trials": 20, "parallel": 4}, "nodes": 1}
 REPLICAS: dict[str, Any] = {"parallel": {"dp_replicate": -1}}
 PARALLEL: dict[str, Any] = {"parallel": {"dp_replicate": 1}}
@@ -233,6 +237,9 @@ SETTINGS: dict[str, Setting] = {
     "sweep.parallel": Setting(5, SWEEP),
     "sweep.retries": Setting(5, SWEEP),
     "sweep.max_failed": Setting(5, SWEEP),
+    "sweep.over": Setting({"lr": ["0.1", "0.01"]}, SWEEP),
+    "sweep.ranges": Setting({"lr": {"low": 0.1, "high": 0.5}}, SWEEP),
+    "sweep.seed": Setting(3, DRAWN),
     "metadata.labels": Setting({"team": "a"}),
     "metadata.annotations": Setting({"team": "a"}),
     "access.service_account": Setting("mine"),
@@ -266,6 +273,8 @@ SETTINGS: dict[str, Setting] = {
 
 WHAT_TO_RUN = frozenset(("name", "script", "module", "command", "framework", "image.name"))
 ONE_VALUE = frozenset(("parallel.ep",))
+TABLE = frozenset(("sweep.metric", "sweep.metric_pattern", "sweep.goal"))
+"""For what `holdfast sweep` shows of trials on this machine."""
 CHOICE = frozenset(("kubernetes.engine", "kubernetes.mode", "kubernetes.namespace"))
 ELSEWHERE = frozenset(("ray.address", "ray.strategy", "ray.resources"))  # of another place to run
 

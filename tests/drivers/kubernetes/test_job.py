@@ -1,5 +1,7 @@
 """An Indexed Job gives a job its pods and never decides in Holdfast's place."""
 
+import os
+import subprocess
 from typing import Any
 
 import pytest
@@ -118,6 +120,16 @@ def test_a_sweep_is_a_job_of_independent_trials() -> None:
     assert (found["completions"], found["parallelism"]) == (10, 3)
     assert (found["backoffLimitPerIndex"], found["maxFailedIndexes"]) == (1, 4)
     assert command(sweep=trials) == ["python", "train.py"]
+
+
+def test_each_trial_finds_its_options_by_its_number() -> None:
+    over = {"lr": ["0.1", "it's"], "width": ["8"]}
+    line = command(sweep={"over": over}, command=["printf", r"%s\n"], args=["-x"])
+    for number, lr in enumerate(over["lr"]):
+        ran = subprocess.run(
+            line, env={**os.environ, "JOB_COMPLETION_INDEX": str(number)}, capture_output=True
+        )
+        assert ran.stdout.decode().splitlines() == ["-x", "--lr", lr, "--width", "8"]
 
 
 def test_a_trial_with_several_workers_is_a_torchrun_of_its_own() -> None:

@@ -15,7 +15,7 @@ from holdfast.drivers.kubernetes.manifests import gang, pod, program
 from holdfast.drivers.kubernetes.manifests.groups import fewest, groups, spares_apart
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
-from holdfast.spec.cluster import Sweep
+from holdfast.spec.sweep import Sweep
 
 NO_BUDGET = 2**31 - 1  # the largest number there is: counting failures is Holdfast's business
 REPLACED = 6  # as often as Kubernetes' own default, where torchrun repairs what can be repaired
@@ -40,8 +40,8 @@ def node(request: Request, first: str, *, env: tuple[Body, ...] = (), whole: boo
 
 def _trial(request: Request) -> tuple[str, ...]:
     if request.workers == 1:
-        return program.script(request)
-    return program.torchrun(request, "--standalone")
+        return program.trial(request, program.script(request))
+    return program.trial(request, program.torchrun(request, "--standalone"))
 
 
 def template(request: Request, part: Part, role: str = "node") -> Body:
@@ -100,7 +100,7 @@ def _plain(request: Request) -> Body:
 def _sweep(sweep: Sweep) -> Body:
     found: Body = {
         "completionMode": "Indexed",
-        "completions": sweep.trials,
+        "completions": sweep.size,
         "parallelism": sweep.parallel,
         "backoffLimitPerIndex": sweep.retries,
     }

@@ -1,9 +1,11 @@
 """What a pod runs: Holdfast's agent, or the user's program as people start it today."""
 
 import posixpath
+import shlex
 from pathlib import PurePosixPath
 
 from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.planning.trials import NUMBER, trials_of
 from holdfast.spec import Job
 
 AGENT = ("holdfast", "agent")
@@ -58,6 +60,17 @@ def _torchrun(job: Job) -> tuple[str, ...]:
     assert job.image is not None, "checked before"
     python = job.image.python
     return ("torchrun",) if python == "python" else (python, "-m", "torch.distributed.run")
+
+
+def trial(request: Request, command: tuple[str, ...]) -> tuple[str, ...]:
+    """This command with the options of a trial: all pods of a Job get the same one, so a shell
+    looks its number up."""
+    options = [one.options for one in trials_of(request.job)]
+    if not any(options):
+        return command
+    cases = "".join(f'{at}) set -- "$@" {shlex.join(one)} ;;\n' for at, one in enumerate(options))
+    choose = f'case "${NUMBER}" in\n{cases}esac\nexec "$@"'
+    return ("sh", "-c", choose, "trial", *command)
 
 
 def paddle(request: Request) -> tuple[str, ...]:

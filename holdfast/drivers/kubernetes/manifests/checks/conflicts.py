@@ -44,6 +44,7 @@ KEYS = {
 }
 """Variables that Holdfast sets from a key of the job file."""
 TLS = "HOLDFAST_TLS"  # for agents and the controller; only an overlay sets it
+LISTED_TRIALS_MAX = 1000
 INDEXED = frozenset(("job", "cronjob", "jobset", "trainjob"))
 STORES = 16  # ports from `ports.stores` on that agents may use at a time
 
@@ -296,6 +297,14 @@ def _sweep(request: Request) -> Iterator[Error]:
     ):
         if wrong:
             yield _clash("sweep", path, "trials are independent: each is a single pod")
+    if (job.sweep.over or job.sweep.ranges) and job.sweep.size > LISTED_TRIALS_MAX:
+        yield Error(
+            "settings-conflict",
+            f"sweep.over and sweep.ranges give {job.sweep.size} trials; at most "
+            f"{LISTED_TRIALS_MAX} fit on Kubernetes",
+            why="the values of all of them are part of the manifest, whose size is limited",
+            help="have the script turn JOB_COMPLETION_INDEX into values, and set sweep.trials only",
+        )
 
 
 def _overlap(request: Request) -> Iterator[Error]:

@@ -45,7 +45,7 @@ def longest_name(request: Request) -> str:
 
 
 def _tails(request: Request) -> list[str]:
-    trials = request.job.sweep.trials if request.job.sweep is not None else 1
+    trials = request.job.sweep.size if request.job.sweep is not None else 1
     last = max(request.pods, trials) - 1
     counts = groups(request)
     match request.engine:
