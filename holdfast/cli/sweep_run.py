@@ -13,7 +13,8 @@ from types import FrameType
 
 import typer
 
-from holdfast.agent.environment import gpu_count, worker_count
+from holdfast import devices
+from holdfast.agent.environment import worker_count
 from holdfast.cli import controller
 from holdfast.cli.controller import Where
 from holdfast.cli.output import count, json_result, result, table, talk
@@ -170,16 +171,22 @@ def stop_sweep(job: Job) -> int:
 
 
 def places(job: Job) -> list[str]:
-    """For each trial that may run at once the GPUs that it gets, or "" where there are none."""
+    """For each trial that may run at once the GPUs that it gets, or "" where there are none.
+
+    Devices that are not chosen by `sweeps.DEVICES` are not divided: one trial has them all.
+    """
     assert job.sweep is not None
     environ = {**os.environ, **job.env}
-    gpus, limit = gpu_count(environ), job.sweep.parallel
-    each = job.nodes.count * worker_count(job, gpus)
-    if not gpus:
+    kinds = devices.DEVICES if job.device == "auto" else (job.device,)
+    kind = next((kind for kind in kinds if devices.count(kind, environ)), None)
+    limit, each = job.sweep.parallel, job.nodes.count * worker_count(job, environ)
+    if kind is None:
         return [""] * max(1, min(limit, len(os.sched_getaffinity(0)) // each))
-    named = environ.get(sweeps.DEVICES)
-    devices = named.split(",") if named is not None else [str(number) for number in range(gpus)]
-    cut = [devices[at : at + each] for at in range(0, gpus - each + 1, each)] or [devices]
+    if sweeps.DEVICES not in devices.DEVICES[kind].visible:
+        return [""]
+    gpus, named = devices.count(kind, environ), environ.get(sweeps.DEVICES)
+    all_ = named.split(",") if named is not None else [str(number) for number in range(gpus)]
+    cut = [all_[at : at + each] for at in range(0, gpus - each + 1, each)] or [all_]
     return [",".join(one) for one in cut[:limit]]
 
 
