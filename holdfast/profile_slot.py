@@ -41,6 +41,7 @@ class ProfileOrder(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     after: int
     path: str
+    within_s: float = 120.0  # of which no more is recorded, whether a step ends or not
 
 
 class ProfileNotes(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,9 @@ class ProfileTaking:
         if isinstance(worker, str):
             return self._none(rank, worker)
         asked = _Asked(worker, rank, next(self._numbers), place / f"rank-{rank}.json")
-        wish = ProfileOrder(steps=order.steps, after=order.after, path=str(asked.trace))
+        wish = ProfileOrder(
+            steps=order.steps, after=order.after, path=str(asked.trace), within_s=order.within_s
+        )
         try:
             worker.page.profile.ask(asked.number, wish)
         except ValueError as error:
