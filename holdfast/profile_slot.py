@@ -107,7 +107,7 @@ class ProfileSlot:
             return None
         try:
             return msgspec.json.decode(self._answer[:length], type=ProfileNotes)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:  # of msgspec, and UnicodeDecodeError
             return ProfileNotes(why=f"its answer cannot be read: {error}")
 
     # ── worker side ──

@@ -89,8 +89,9 @@ class _Recording:
         self._profile.on_trace_ready = None
         with contextlib.suppress(Exception):
             self._profile.stop()
-        with contextlib.suppress(OSError):
-            os.unlink(self.order.path)
+        for path in (self.order.path, f"{self.order.path}.tmp"):  # Kineto writes that one first
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     def notes(self) -> ProfileNotes:
         """What the agent is told."""

@@ -2,13 +2,15 @@
 its steps went (a `RankProfile` as JSON), and leaves the trace compressed.
 
 A program of its own, with low priority: a trace of a hundred megabytes would hold up the agent, and
-would stay in its memory. Where memory is short it is ended before any worker is.
+would stay in its memory. It has a limit on its memory, as a container is ended as a whole where its
+memory is short (memory.oom.group of its cgroup); elsewhere it is ended before any worker is.
 """
 
 import contextlib
 import gzip
 import io
 import os
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -21,8 +23,9 @@ from holdfast.profiling.analysis import ProfiledSteps, profile_of
 from holdfast.profiling.trace import read
 
 TRACE_BYTES_MAX = 128 << 20  # as Kineto writes it; to read it takes about four times as much
+MEMORY_BYTES = 6 * TRACE_BYTES_MAX
 NICE = 10
-FIRST_TO_GO = "1000"  # of what the kernel ends where memory is short: no worker is, for this
+FIRST_TO_GO = "1000"  # of what the kernel ends where memory is short, if it ends one process
 LEVEL = 6
 
 
@@ -90,10 +93,14 @@ def main(argument: str) -> None:
     """Read, and tell on standard output, whatever comes of it."""
     wanted = msgspec.json.decode(argument, type=TraceReading)
     os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
     try:
         told = found_in(wanted)
+    except MemoryError:
+        why = f"its trace: to read it takes more than {MEMORY_BYTES >> 20} MiB; profile fewer steps"
+        told = RankProfile(rank=wanted.rank, node=wanted.node, why=why)
     except (ValueError, OSError, EOFError) as error:
         told = RankProfile(rank=wanted.rank, node=wanted.node, why=f"its trace: {error}")
     finally:
