@@ -93,8 +93,15 @@ class ProfileCollection:
             self._send(node, order)
         self._end_if_whole()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether ranks are being profiled, and so slower than the others."""
+        return self._round is not None
+
     def observe(self, report: Report, now: float) -> None:
-        """Telemetry of one node."""
+        """Telemetry of one node. Steps that are profiled are slower than they are."""
+        if self._round is not None:
+            return
         if found := self._watch.observe(report, now):
             self._put(*found)
 

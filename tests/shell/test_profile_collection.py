@@ -131,6 +131,19 @@ def test_who_leaves_or_never_answers_is_named_and_the_others_are_told_of(site: S
     assert "did not answer in time" in silent.reply.ranks[0].why
 
 
+def test_steps_that_are_profiled_do_not_count_as_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, seen = Site(), list[Report]()
+    monkeypatch.setattr(
+        site.scene.shell.profiles._watch, "observe", lambda report, _now: seen.append(report) or []
+    )
+    site.ask(0)
+    site.report({"a": 3.0})
+    assert seen == []
+    site.answer("a", 0)
+    site.report({"a": 1.0})
+    assert len(seen) == 1
+
+
 def test_what_the_controller_wants_itself_comes_back_as_a_note() -> None:
     site = Site()
     slow = StepsSlowed(attempt=1, step=40, slower=0.3, step_s=1.3, usual_s=1.0)
