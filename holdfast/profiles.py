@@ -12,6 +12,7 @@ from msgspec import Meta
 
 STEPS_MAX = 50  # of one profile: a trace of more is too large to be looked at
 RANKS_MAX = 16
+AUTOMATIC = "attempt-"  # how the id of a profile begins that the controller wants itself
 PART_NAMES = ("compute", "communication", "copies", "data", "idle")
 
 ProfileId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z")]

@@ -2,7 +2,7 @@
 
 What is wanted is left on each worker's page, and its answer looked for there. A worker that dies,
 is parked or takes too long is told of with its reason, and nothing of it is left. Traces are kept
-in the job's folder, those of the newest profile only.
+in the job's folder, those of the newest profile only, and of the newest automatic one.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from holdfast.agent.program_output import output_of
 from holdfast.agent.read_trace import TraceReading
 from holdfast.agent.workers import Worker
 from holdfast.profile_slot import ProfileNotes, ProfileOrder, ProfileStage
-from holdfast.profiles import ProfileTaken, RankProfile, TakeProfile
+from holdfast.profiles import AUTOMATIC, ProfileTaken, RankProfile, TakeProfile
 
 FOLDER = "profiles"  # in the job's folder
 LOOK_S = 0.05
@@ -171,11 +171,12 @@ def _forget(trace: Path) -> None:
 
 
 def _make_room(place: Path) -> str:
-    """For this profile; older ones go. Other nodes of this machine may be at it, too. Says why
-    there is none."""
+    """For this profile; older ones go, but none that somebody has asked for because of one that
+    nobody has. Other nodes of this machine may be at it, too. Says why there is none."""
+    prefix = AUTOMATIC if place.name.startswith(AUTOMATIC) else ""
     with contextlib.suppress(FileNotFoundError):
         for old in place.parent.iterdir():
-            if old.name != place.name:
+            if old.name != place.name and old.name.startswith(prefix):
                 shutil.rmtree(old, ignore_errors=True)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (free := shutil.disk_usage(place).free) < FREE_BYTES:

@@ -21,7 +21,7 @@ from holdfast.agent.profile_taking import FOLDER, ProfileTaking
 from holdfast.agent.read_trace import TraceReading, found_in
 from holdfast.page import Page
 from holdfast.profile_slot import ProfileNotes
-from holdfast.profiles import ProfileTaken, RankProfile, TakeProfile
+from holdfast.profiles import AUTOMATIC, ProfileTaken, RankProfile, TakeProfile
 from holdfast.step_profile import StepProfiler
 
 
@@ -249,3 +249,26 @@ def test_what_a_reader_says_that_is_no_text_is_told_of(
 
     monkeypatch.setattr(profile_taking, "output_of", said)
     assert "its trace could not be read" in asyncio.run(story()).why and site.left() == []
+
+
+def test_an_automatic_profile_removes_no_trace_that_somebody_has_asked_for(site: Site) -> None:
+    async def kept(*names: str) -> list[str]:
+        for name in names:
+            await site.take(name)
+        return sorted(path.name for path in (site.folder / FOLDER).iterdir())
+
+    first, second = AUTOMATIC + "1-step-4", AUTOMATIC + "2-step-9"
+    assert asyncio.run(kept("a1", first, second)) == ["a1", second]
+    assert asyncio.run(kept("a2")) == ["a2"]
+
+
+def test_a_process_that_uses_a_gpu_of_which_nothing_was_seen_is_refused(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5}
+    wanted = traced(tmp_path, json.dumps({"traceEvents": [event]}).encode())
+    assert found_in(wanted).device == "cpu"
+    on_gpu = msgspec.structs.replace(wanted.notes, cuda=True)
+    with pytest.raises(ValueError, match="CUPTI was refused or is taken"):
+        found_in(msgspec.structs.replace(wanted, notes=on_gpu))
+    kernel = {**event, "cat": "kernel"}
+    wanted = traced(tmp_path, json.dumps({"traceEvents": [event, kernel]}).encode())
+    assert found_in(msgspec.structs.replace(wanted, notes=on_gpu)).device == "cuda"
