@@ -56,6 +56,7 @@ class ProfileNotes(msgspec.Struct, frozen=True, kw_only=True):
     ends_ns: tuple[int, ...] = ()
     waits_ns: tuple[tuple[int, int], ...] = ()
     stalled_s: float = 0.0
+    cuda: bool = False  # the process uses a GPU
 
 
 class ProfileSlot:

@@ -101,6 +101,7 @@ class _Recording:
             ends_ns=tuple(self.ends_ns),
             waits_ns=tuple(self.waits_ns[-most:]),
             stalled_s=self.stalled_s,
+            cuda=_uses_cuda(),
         )
 
 
@@ -165,12 +166,12 @@ class StepProfiler:
             self._begin(wanted, order)
 
     def _begin(self, number: int, order: ProfileOrder) -> None:
-        if why := _taken_elsewhere():
-            self._slot.tell(number, ProfileNotes(why=why))
-            return
         self._slot.reach(ProfileStage.PREPARING)
         began = time.monotonic()
         with self._section():
+            if why := _taken_elsewhere():
+                self._slot.tell(number, ProfileNotes(why=why))
+                return
             self._recording = _Recording(number, order, self._give_way)
         self._recording.stalled_s = time.monotonic() - began
         main = threading.current_thread() is threading.main_thread()
@@ -237,6 +238,11 @@ class StepProfiler:
             self._slot.tell(self._heard, ProfileNotes(why=why))
 
 
+def _uses_cuda() -> bool:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
+
+
 def _resident_bytes() -> int:
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
@@ -299,8 +305,15 @@ def _guard(give_way: Callable[[], None]) -> Callable[[], None]:
 
 
 def _is_alive(kind: type) -> bool:
-    """Whether there is one of this kind that is not ours."""
-    return any(issubclass(type(one), kind) and one not in _ours for one in gc.get_objects())
+    """Whether there is one of this kind that is not ours and may still record."""
+    found = (one for one in gc.get_objects() if issubclass(type(one), kind) and one not in _ours)
+    return any(not _is_over(one) for one in found)
+
+
+def _is_over(profile: Any) -> bool:
+    """Whether it has been stopped: it has what it recorded, and is in no step of a schedule."""
+    recorded = getattr(getattr(profile, "profiler", None), "kineto_results", None)
+    return recorded is not None and getattr(profile, "step_rec_fn", None) is None
 
 
 _profiler: StepProfiler | None = None

@@ -46,7 +46,8 @@ class Worker:
 
     def why(self, number: int) -> str:
         """Why there is none; empty if there is one."""
-        assert (notes := self.slot.answer_to(number)) is not None
+        notes = self.slot.answer_to(number)
+        assert notes is not None
         return notes.why
 
     def do(self, steps: int) -> None:
@@ -143,7 +144,6 @@ def test_a_profiler_that_the_script_begins_meanwhile_gets_its_events(worker: Wor
     assert not records() and not worker.trace.exists()
     before = torch.autograd.profiler.profile._prepare_trace
     worker.ask(2, steps=1)
-    del own
     worker.do(3)
     assert (again := worker.slot.answer_to(2)) is not None and not again.why
     assert torch.autograd.profiler.profile._prepare_trace is before, "nothing of ours is left"
@@ -157,6 +157,39 @@ def test_a_profiler_that_the_script_begins_meanwhile_goes_on_over_steps(worker: 
     worker.do(5)
     own.stop()
     assert sum(event.count for event in own.key_averages() if event.key == "aten::mm") == 5
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_profiler_of_the_script_that_is_over_holds_up_nothing(
+    worker: Worker, scheduled: bool
+) -> None:
+    once = torch.profiler.schedule(wait=1, warmup=1, active=1, repeat=1)
+    own = torch.profiler.profile(schedule=once if scheduled else None)
+    with own:
+        worker.ask(1)
+        for _ in range(4):
+            worker.do(1)
+            own.step()
+    assert "torch.profiler of its own" in worker.why(1)
+    worker.ask(2, steps=1)
+    worker.do(4)
+    assert worker.why(2) == ""
+    assert own.key_averages() is not None, "and it keeps what it has"
+
+
+def test_whether_there_is_another_profiler_is_looked_for_in_a_section(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def taken() -> str:
+        seen.append(list(worker.sections))
+        return "taken"
+
+    monkeypatch.setattr(step_profile, "_taken_elsewhere", taken)
+    worker.ask(1)
+    worker.do(1)
+    assert seen == [["PREPARING"]] and worker.why(1) == "taken"
 
 
 def test_what_goes_wrong_is_told_and_never_raised(worker: Worker) -> None:

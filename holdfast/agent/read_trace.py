@@ -58,6 +58,11 @@ def found_in(wanted: TraceReading) -> RankProfile:
     text, notes = Path(wanted.trace).read_bytes(), wanted.notes
     steps = ProfiledSteps(notes.first_step, notes.ends_ns, notes.waits_ns)
     found = profile_of(read(text), steps)
+    if notes.cuda and found.device != "cuda":
+        raise ValueError(
+            "no kernel of its GPU is in it: either none ran in these steps, or CUPTI was refused "
+            "or is taken (DCGM's profiling metrics, Nsight; see the worker's log)"
+        )
     stamp = TraceStamp(
         rank=wanted.rank, node=wanted.node, first_step=notes.first_step, ends_ns=notes.ends_ns
     )
