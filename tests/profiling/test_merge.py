@@ -129,3 +129,16 @@ def test_collectives_that_end_too_unlike_move_nothing() -> None:
     late = (0.0, 1000.0, 3000.0, 5000.0, 9000.0)
     odd = [{**one, "ts": one["ts"] + by} for one, by in zip(even, late, strict=True)]
     assert ahead_us([rank_trace(0, even), rank_trace(1, odd)]) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"none", b"\x1f\x8b\x08", gzip.compress(bytes(99))[:-9], gzip.compress(b"\xff{")]
+)
+def test_a_trace_that_is_damaged_is_told_of_and_leaves_no_file(
+    tmp_path: Path, damaged: bytes
+) -> None:
+    one = leave(tmp_path, 0, "a", 0, 0)
+    (tmp_path / one.trace).write_bytes(damaged)
+    with pytest.raises((OSError, ValueError)):
+        merged(tmp_path, [one], str, tmp_path / "all.json.gz")
+    assert [path.name for path in tmp_path.iterdir()] == [one.trace]
