@@ -76,7 +76,9 @@ class _Recording:
         return len(self.ends_ns) > self.order.steps
 
     def _save(self, profile: Any) -> None:
-        profile.profiler.kineto_results.save(self.order.path)
+        profile.profiler.kineto_results.save(self.order.path)  # which only logs that it cannot
+        if not os.path.exists(self.order.path):
+            raise OSError("Kineto wrote no trace (is the disk full?)")
 
     def end(self) -> None:
         """Nothing is recorded any more. Raises whatever PyTorch does."""
