@@ -259,12 +259,14 @@ def _captures() -> bool:
 _interruptible: weakref.WeakSet[StepProfiler] = weakref.WeakSet()
 
 
-@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-def _end_now(_: object) -> int:
-    """What Python's main thread calls; it lives as long as the process, as C does not count."""
+def _interrupted(_: object) -> int:
     for one in list(_interruptible):
         one.interrupted()
     return 0
+
+
+# what the main thread calls lives as long as the process, as C does not count references
+_end_now = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_interrupted)
 
 
 def _taken_elsewhere() -> str:
