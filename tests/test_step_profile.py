@@ -212,7 +212,7 @@ def compute_until_answered(worker: Worker, number: int) -> None:
     a, until = torch.ones(4, 4, requires_grad=True), time.monotonic() + PATIENCE_S
     while worker.slot.answer_to(number) is None:
         assert time.monotonic() < until
-        (a * 2).sum().backward()
+        (a * 2).sum().backward()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("bound", ["time", "memory", "taken back"])

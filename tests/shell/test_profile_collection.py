@@ -156,9 +156,12 @@ def test_ranks_of_one_node_have_the_time_to_be_read_one_by_one() -> None:
 
 def test_steps_that_are_profiled_do_not_count_as_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     site, seen = Site(), list[Report]()
-    monkeypatch.setattr(
-        site.scene.shell.profiles._watch, "observe", lambda report, _now: seen.append(report) or []
-    )
+
+    def observe(report: Report, _now: float) -> list[StepsSlowed]:
+        seen.append(report)
+        return []
+
+    monkeypatch.setattr(site.scene.shell.profiles._watch, "observe", observe)
     site.ask(0)
     site.report({"a": 3.0})
     assert seen == []
