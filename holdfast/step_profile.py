@@ -275,8 +275,10 @@ def _taken_elsewhere() -> str:
     if torch is None or profiler is None:
         return "it has not imported torch"
     kind: type = vars(profiler)["_KinetoProfile"]
-    if _is_alive(kind) and gc.collect() and _is_alive(kind):  # it may only be waiting for that
-        return OWN
+    if _is_alive(kind):
+        gc.collect()  # it may only be waiting for that
+        if _is_alive(kind):
+            return OWN
     return "its script is being profiled by itself" if _records() else ""
 
 

@@ -1,5 +1,6 @@
 """A worker profiles its steps when its page says so, and does nothing in any other step."""
 
+import gc
 import json
 import threading
 import time
@@ -157,6 +158,23 @@ def test_a_profiler_that_the_script_begins_meanwhile_goes_on_over_steps(worker: 
     worker.do(5)
     own.stop()
     assert sum(event.count for event in own.key_averages() if event.key == "aten::mm") == 5
+
+
+def test_a_profiler_of_the_script_that_waits_is_seen_where_there_is_no_garbage(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = torch.profiler.profile(schedule=torch.profiler.schedule(wait=9, warmup=1, active=1))
+    collect = gc.collect
+
+    def nothing_left() -> int:
+        collect()
+        return 0
+
+    monkeypatch.setattr(gc, "collect", nothing_left)
+    worker.ask(1, steps=1)
+    worker.do(4)
+    assert "torch.profiler of its own" in worker.why(1)
+    assert own.profiler is None
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
