@@ -148,11 +148,8 @@ class KubernetesDriver:
         self._admitted = AdmittedSize(cluster, request, controller.state, self._shell.put)
         self._departures = ending.Departures(self._there)
         here = f"{cluster.namespace}/{request.name}"
-        self._machines = MachineWatch(
-            cluster,
-            MachineConditions(controller.state, self._roster.machine, here),
-            self._shell.put,
-        )
+        conditions = MachineConditions(controller.state, self._roster.machine, here)
+        self._machines = MachineWatch(cluster, conditions, self._shell.put)
 
     def _explained(self, event: AnyEvent) -> AnyEvent:
         """A fact with what the API says of it."""
@@ -178,6 +175,8 @@ class KubernetesDriver:
         await self._scraped.open(LISTEN, metrics_port, say)
         await self._output.load()
         await self._see_what_exists()
+        if self._resumed:
+            await self._stacks.load()
         existing = self._roster.existing()
         resumed = ControllerResumed(existing=tuple(existing), obeyed=self._me.obeyed)
         first = resumed if self._resumed else JobSubmitted()
