@@ -118,7 +118,9 @@ class Fetch:
                 self._make_whole(key, files)
                 fd = self._cache.lease(key)
             else:
-                self._mend(key, fd, {file.name: file for file in files})
+                with _closed_unless_used(fd):
+                    if damaged := self._damaged(key):
+                        self._mend(key, damaged, {file.name: file for file in files})
         assert fd is not None, "nobody else removes anything meanwhile"
         return DatasetLease(fd, self._cache.data(key))
 
@@ -219,15 +221,8 @@ class Fetch:
         shutil.rmtree(part / _UNFINISHED, ignore_errors=True)
         self._cache.commit(key, contents)
 
-    def _mend(self, key: str, fd: int, files: dict[str, SourceFile]) -> None:
+    def _mend(self, key: str, damaged: Iterable[CachedFile], files: dict[str, SourceFile]) -> None:
         """Fetch single files again, each of which takes the place of the damaged one at once."""
-        with _closed_unless_used(fd):
-            if damaged := self._damaged(key):
-                self._replace(key, damaged, files)
-
-    def _replace(
-        self, key: str, damaged: Iterable[CachedFile], files: dict[str, SourceFile]
-    ) -> None:
         part, known = self._cache.part(key), {file.name: file for file in damaged}
         again = [files[name] for name in known]
         try:
@@ -328,17 +323,10 @@ class Fetch:
             path = data / file.name
             sha256 = file.sha256 or sha256_of(path, read)
             found.append(CachedFile(file.name, file.size, sha256, path.stat().st_mtime_ns))
-        pin = self._pin(found)
+        pin = _pin(found)
         if wanted.sha256 is not None and pin != wanted.sha256:
             raise mismatch(wanted.source, f"its SHA-256 is {pin}, the job wants {wanted.sha256}")
         return CachedContents(self._identity, wanted.manifest, pin, tuple(found), time.time())
-
-    def _pin(self, files: list[CachedFile]) -> str:
-        """The SHA-256 of the only file; of several, of what `sha256sum` says of them by name."""
-        if len(files) == 1:
-            return files[0].sha256
-        lines = (f"{file.sha256}  {file.name}\n" for file in files)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     # ── words ──
 
@@ -358,3 +346,11 @@ class Fetch:
 
     def _say(self, text: str) -> None:
         self._tell(FetchNews(name=self._wanted.name, text=text))
+
+
+def _pin(files: list[CachedFile]) -> str:
+    """The SHA-256 of the only file; of several, of what `sha256sum` says of them by name."""
+    if len(files) == 1:
+        return files[0].sha256
+    lines = (f"{file.sha256}  {file.name}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
