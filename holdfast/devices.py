@@ -13,6 +13,7 @@ import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -108,7 +109,8 @@ def present(kind: DeviceKind, root: Path = Path("/")) -> int:
 
 
 def count(wish: DeviceWish, environ: Mapping[str, str], root: Path = Path("/")) -> int:
-    """Devices that a worker could use: those that a variable names, else those that are present.
+    """Devices that a worker could use: those that a variable names (up to the first that is none,
+    as CUDA and HIP read it), else those that are present.
     `auto`: of the first kind, in the order of the table, of which there are any."""
     kinds = [wish] if wish != "auto" else [kind for kind in DEVICES if kind != "cpu"]
     return next((found for kind in kinds if (found := _usable(kind, environ, root))), 0)
@@ -118,7 +120,8 @@ def _usable(kind: DeviceKind, environ: Mapping[str, str], root: Path) -> int:
     chosen = next((environ[name] for name in DEVICES[kind].visible if name in environ), None)
     if chosen is None:
         return present(kind, root)
-    return len([name for name in chosen.split(",") if name.strip() not in _HIDDEN])
+    names = (name.strip() for name in chosen.split(","))
+    return sum(1 for _ in takewhile(lambda name: name not in _HIDDEN, names))
 
 
 def found(environ: Mapping[str, str], root: Path = Path("/")) -> DeviceTraits:

@@ -80,6 +80,7 @@ def test_the_variable_of_a_kind_chooses_among_its_devices(
     root = machine(tmp_path, files)
     for wish in ("auto", kind):
         assert devices.count(wish, {variable: "1"}, root) == 1
+        assert devices.count(wish, {variable: "0,-1,1"}, root) == 1
         assert devices.count(wish, {variable: ""}, root) == 0
     assert devices.found({variable: ""}, root).kind == "cpu"
 

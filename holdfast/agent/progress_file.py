@@ -8,6 +8,7 @@ thread for its heartbeats. What lay there before the worker began is of an earli
 import json
 import math
 import os
+import stat
 import threading
 import time
 from pathlib import Path
@@ -31,9 +32,12 @@ class WrittenProgress(NamedTuple):
 def read(text: str) -> WrittenProgress:
     """The newest record of a file: one JSON object, else its last line: an object or a number.
 
-    Anything else tells nothing: the program may be writing it.
+    Anything else tells nothing: the program may be writing it. So it may the last of several lines:
+    half a number is one, too, so that it counts only with the end of its line.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines(keepends=True) if line.strip()]
+    if len(lines) > 1 and not lines[-1].endswith(("\n", "}")):
+        lines.pop()
     for words in (text, *lines[-1:]):
         try:
             found = json.loads(words)
@@ -46,8 +50,12 @@ def read(text: str) -> WrittenProgress:
 
 
 def _number(value: object) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if good else None  # type: ignore[arg-type]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
 
 
 def _step(value: object) -> int | None:
@@ -90,7 +98,9 @@ class ProgressFile:
         """Changes whenever the file does."""
         try:
             found = os.stat(self._path)
-        except OSError:
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(found.st_mode):  # to open a FIFO may take for ever, and its data
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -8,7 +8,8 @@
 
 Everything is on disk before `KEY.part` becomes `KEY` by a rename, so what is there is whole. Locks
 are the kernel's: those of a process that is killed are gone with it. A data set is removed only
-under the exclusive lock of its lease, which nobody can have while a job uses it.
+under the exclusive lock of its lease, which nobody can have while a job uses it. The folder is one
+that a user has named: what does not look like the above in every part is not ours to remove.
 """
 
 import contextlib
@@ -70,6 +71,16 @@ class RoomNeeded(NamedTuple):
     what: str  # for people
 
 
+class _Kept(NamedTuple):
+    size: int
+    used_at: float
+
+
+class _Shortage(NamedTuple):
+    size: int
+    why: str
+
+
 class Cache:
     """One folder, which is made. Raises `OSError`."""
 
@@ -83,26 +94,30 @@ class Cache:
         """Every data set that can be used, by its key."""
         found = {}
         for path in self.folder.iterdir():
-            if _KEY.fullmatch(path.name):
-                with contextlib.suppress(OSError, msgspec.MsgspecError):
-                    found[path.name] = self.contents(path.name)
+            if _KEY.fullmatch(path.name) and (contents := self.contents(path.name)) is not None:
+                found[path.name] = contents
         return found
 
-    def contents(self, key: str) -> CachedContents:
-        """Of a whole one. Raises `OSError`, `msgspec.MsgspecError`."""
-        raw = (self.folder / key / _CONTENTS).read_bytes()
-        return msgspec.json.decode(raw, type=CachedContents)
+    def contents(self, key: str) -> CachedContents | None:
+        """Of a whole one; None if it is not here, or the disk has lost what it was."""
+        try:
+            raw = (self.folder / key / _CONTENTS).read_bytes()
+            return msgspec.json.decode(raw, type=CachedContents)
+        except (OSError, ValueError):  # msgspec's are ValueErrors
+            return None
 
     def data(self, key: str) -> Path:
         """Where the files of a whole one lie."""
         return self.folder / key / _DATA
 
-    def damaged(self, key: str, *, full: bool, read: Callable[[int], None]) -> list[CachedFile]:
+    def damaged(
+        self, key: str, contents: CachedContents, *, full: bool, read: Callable[[int], None]
+    ) -> list[CachedFile]:
         """Files that are not as they were: by their bytes where size or time has changed, or all
         (`full`). `read` hears of bytes that were read for that."""
         return [
             file
-            for file in self.contents(key).files
+            for file in contents.files
             if not _is_sound(self.data(key) / file.name, file, read if full else None)
         ]
 
@@ -111,13 +126,20 @@ class Cache:
     def lease(self, key: str) -> int | None:
         """Use a data set from now on, until this descriptor, and all copies of it, are closed or
         their processes dead; None if it is not here."""
-        fd = os.open(self.folder / f"{key}{_LEASE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        if (self.folder / key / _CONTENTS).exists():
-            os.utime(fd)
-            return fd
+        fd = self._open_lease(key)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            if (self.folder / key / _CONTENTS).exists():
+                os.utime(fd)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
         os.close(fd)
         return None
+
+    def _open_lease(self, key: str) -> int:
+        return os.open(self.folder / f"{key}{_LEASE}", os.O_RDWR | os.O_CREAT, 0o644)
 
     @contextmanager
     def fetching(self, waiting: Callable[[bool], None]) -> Iterator[None]:
@@ -168,74 +190,93 @@ class Cache:
     def remove(self, key: str) -> bool:
         """Remove a data set; False if a job uses it."""
         path = self.folder / key
-        fd = os.open(self.folder / f"{key.removesuffix(_PART)}{_LEASE}", os.O_RDWR | os.O_CREAT)
-        try:
-            if not _locked(fd, fcntl.LOCK_EX):
+        gone = path.with_name(f"{key}{_GONE}")
+        with self._unused(key) as unused:
+            if not unused:
                 return False
-            gone = path.with_name(f"{key}{_GONE}")
             path.rename(gone)
-        finally:
-            os.close(fd)
         shutil.rmtree(gone, ignore_errors=True)
         return True
 
+    @contextmanager
+    def _unused(self, key: str) -> Iterator[bool]:
+        """Whether no job uses it; then none begins to meanwhile."""
+        fd = self._open_lease(key.removesuffix(_PART))
+        try:
+            yield _locked(fd, fcntl.LOCK_EX)
+        finally:
+            os.close(fd)
+
     def make_room(self, key: str, room: RoomNeeded, say: Callable[[str], None]) -> None:
         """Remove what was not used for longest, until this data set fits both below the limit of
-        the cache and on the disk. Raises `Error` dataset-no-room."""
+        the cache and on the disk; nothing, if it would not fit even then. Raises `Error`
+        dataset-no-room."""
         if room.size > room.limit:
             raise _no_room(
                 room.what, f"it has {size_text(room.size)}, the cache {size_text(room.limit)}"
             )
-        others, used = self._others(key), list[str]()
-        while why := self._too_full(others, room):
-            if not others:
+        found = self._others(key)
+        others = dict(sorted(found.items(), key=lambda one: one[1].used_at))
+        while short := self._shortage(others, room):
+            idle = [name for name in others if self._is_idle(name)]
+            if short.size > sum(others[name].size for name in idle):
+                used = [self._told(name, others[name]) for name in others if name not in idle]
                 told = ", ".join(used) or "nothing else is in the cache"
-                raise _no_room(room.what, f"{why}; used by live jobs: {told}")
-            name, (size, at) = min(others.items(), key=lambda one: one[1][1])
-            del others[name]
-            what = f"{self._told(name)} ({size_text(size)})"
+                raise _no_room(room.what, f"{short.why}; used by live jobs: {told}")
+            name = idle[0]
+            what = self._told(name, others[name])
             if self.remove(name):
-                ago_h = (time.time() - at) / 3600
-                say(f"removed {what} from the cache, last used {ago_h:.1f} h ago: {why}")
-            else:
-                used.append(what)
-                room = room._replace(limit=room.limit - size)
+                ago_h = (time.time() - others[name].used_at) / 3600
+                say(f"removed {what} from the cache, last used {ago_h:.1f} h ago: {short.why}")
+                del others[name]
 
-    def _others(self, key: str) -> dict[str, tuple[int, float]]:
-        """Size and last use of all that could go."""
+    def _others(self, key: str) -> dict[str, _Kept]:
+        """All that could go."""
         found = {}
         for path in self.folder.iterdir():
             name = path.name.removesuffix(_PART)
-            if _KEY.fullmatch(name) and name != key:
+            if name != key and _is_ours(path, name):
                 lease = self.folder / f"{name}{_LEASE}"
                 at = lease.stat().st_mtime if lease.exists() else path.stat().st_mtime
-                found[path.name] = (bytes_below(path), at)
+                found[path.name] = _Kept(bytes_below(path), at)
         return found
 
-    def _too_full(self, others: dict[str, tuple[int, float]], room: RoomNeeded) -> str:
-        total = room.size + sum(size for size, _ in others.values())
-        if total > room.limit:
-            return (
-                f"{room.what} needs {size_text(room.size)} of {size_text(room.limit)} of the cache"
-            )
+    def _is_idle(self, name: str) -> bool:
+        with self._unused(name) as unused:
+            return unused
+
+    def _shortage(self, others: dict[str, _Kept], room: RoomNeeded) -> _Shortage | None:
+        above = room.size + sum(other.size for other in others.values()) - room.limit
         disk = os.statvfs(self.folder)
         free = disk.f_bavail * disk.f_frsize
-        if room.missing > free:
-            return (
-                f"{room.what} needs {size_text(room.missing)}, the disk has {size_text(free)} left"
-            )
-        return ""
+        missing = room.missing - free
+        if above <= 0 and missing <= 0:
+            return None
+        limit, left = size_text(room.limit), size_text(free)
+        why = (
+            f"{room.what} needs {size_text(room.size)} of {limit} of the cache"
+            if above > 0
+            else f"{room.what} needs {size_text(room.missing)}, the disk has {left} left"
+        )
+        return _Shortage(max(above, missing), why)
 
-    def _told(self, name: str) -> str:
-        try:
-            return f"data set {self.contents(name).source}"
-        except (OSError, msgspec.MsgspecError):
-            return "a data set that was not fetched to its end"
+    def _told(self, name: str, kept: _Kept) -> str:
+        contents = self.contents(name)
+        told = f"data set {contents.source}" if contents else "one that was not fetched to its end"
+        return f"{told} ({size_text(kept.size)})"
 
     def _clear_away(self) -> None:
         """What was being removed when its process was killed."""
         for path in self.folder.glob(f"*{_GONE}"):
-            shutil.rmtree(path, ignore_errors=True)
+            if _KEY.fullmatch(path.name.removesuffix(_GONE).removesuffix(_PART)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_ours(path: Path, key: str) -> bool:
+    """Other programs name folders by sums, too."""
+    if not _KEY.fullmatch(key) or path.is_symlink() or not (path / _DATA).is_dir():
+        return False
+    return path.name != key or (path / _CONTENTS).is_file()
 
 
 def key_of(source: str, manifest: str | None, files: list[SourceFile]) -> str:

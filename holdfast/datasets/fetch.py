@@ -14,8 +14,9 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -72,11 +73,22 @@ class DatasetLease(NamedTuple):
     data: Path
 
 
+@contextmanager
+def _closed_unless_used(fd: int) -> Iterator[None]:
+    """A lease is given back where what it is for fails: tries go on in the same process."""
+    try:
+        yield
+    except BaseException:
+        os.close(fd)
+        raise
+
+
 class Fetch:
     """One data set. `tell` hears what is being done, and whether it has come further."""
 
     def __init__(self, wanted: DatasetWish, tell: Callable[[FetchNews], None]) -> None:
         self._wanted, self._tell = wanted, tell
+        self._identity = sources.identity(wanted.source)
         self._cache = Cache(Path(wanted.folder))
         self._source: DatasetSource | None = None
         self._lock = Lock()
@@ -96,16 +108,19 @@ class Fetch:
                 raise
             return lease
         wanted = self._wanted
-        key = key_of(wanted.source, wanted.manifest, files)
+        key = key_of(self._identity, wanted.manifest, files)
         if (lease := self._sound(key)) is not None:
             return lease
         with self._cache.fetching(self._waits):
+            self._drop_unreadable(key)
             fd = self._cache.lease(key)
             if fd is None:
                 self._make_whole(key, files)
                 fd = self._cache.lease(key)
-            elif damaged := self._damaged(key):
-                self._mend(key, damaged, {file.name: file for file in files})
+            else:
+                with _closed_unless_used(fd):
+                    if damaged := self._damaged(key):
+                        self._mend(key, damaged, {file.name: file for file in files})
         assert fd is not None, "nobody else removes anything meanwhile"
         return DatasetLease(fd, self._cache.data(key))
 
@@ -122,7 +137,7 @@ class Fetch:
         here = [
             (contents.fetched_at, key)
             for key, contents in self._cache.whole().items()
-            if (contents.source, contents.manifest) == (wanted.source, wanted.manifest)
+            if (contents.source, contents.manifest) == (self._identity, wanted.manifest)
             and fits(contents)
         ]
         return max(here)[1] if here else None
@@ -132,21 +147,37 @@ class Fetch:
         fd = self._cache.lease(key)
         if fd is None:
             return None
-        if damaged := self._damaged(key):
+        with _closed_unless_used(fd):
+            if (damaged := self._damaged(key)) == []:
+                return DatasetLease(fd, self._cache.data(key))
+        os.close(fd)
+        if damaged:
             names = ", ".join(file.name for file in damaged[:3])
             self._say(f"{len(damaged)} files in the cache are damaged: {names}")
-            os.close(fd)
-            return None
-        return DatasetLease(fd, self._cache.data(key))
+        return None
 
-    def _damaged(self, key: str) -> list[CachedFile]:
+    def _damaged(self, key: str) -> list[CachedFile] | None:
+        """None: it cannot be read what the files were."""
         self._say("looks over the files in the cache")
-        self._done, size = 0, self._cache.contents(key).size
+        contents = self._cache.contents(key)
+        if contents is None:
+            return None
+        self._done, size = 0, contents.size
 
         def read(count: int) -> None:
             self._count(count, size, "looked over")
 
-        return self._cache.damaged(key, full=self._wanted.full, read=read)
+        return self._cache.damaged(key, contents, full=self._wanted.full, read=read)
+
+    def _drop_unreadable(self, key: str) -> None:
+        """What cannot be verified any more is fetched anew."""
+        here = self._cache.folder / key
+        if not here.exists() or self._cache.contents(key) is not None:
+            return
+        self._say("the record of this data set in the cache is damaged; it is fetched anew")
+        if not self._cache.remove(key):
+            why = f"the record in {here} cannot be read, and live jobs use the data set"
+            raise mismatch(self._wanted.source, why)
 
     def _newest(self, error: Error) -> DatasetLease | None:
         """What there is of a source that is away."""
@@ -266,6 +297,9 @@ class Fetch:
             with self._lock:
                 self._done += at
             for piece in self._open().read(file.name, at, file.size) if at < file.size else ():
+                if at + len(piece) > file.size:
+                    what = f"{file.name} is longer than the {file.size} bytes that were listed"
+                    raise sources.unavailable(self._wanted.source, what)
                 out.write(piece)
                 at += len(piece)
                 if proof is not None:
@@ -289,17 +323,10 @@ class Fetch:
             path = data / file.name
             sha256 = file.sha256 or sha256_of(path, read)
             found.append(CachedFile(file.name, file.size, sha256, path.stat().st_mtime_ns))
-        pin = self._pin(found)
+        pin = _pin(found)
         if wanted.sha256 is not None and pin != wanted.sha256:
             raise mismatch(wanted.source, f"its SHA-256 is {pin}, the job wants {wanted.sha256}")
-        return CachedContents(wanted.source, wanted.manifest, pin, tuple(found), time.time())
-
-    def _pin(self, files: list[CachedFile]) -> str:
-        """The SHA-256 of the only file; of several, of what `sha256sum` says of them by name."""
-        if len(files) == 1:
-            return files[0].sha256
-        lines = (f"{file.sha256}  {file.name}\n" for file in files)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return CachedContents(self._identity, wanted.manifest, pin, tuple(found), time.time())
 
     # ── words ──
 
@@ -319,3 +346,11 @@ class Fetch:
 
     def _say(self, text: str) -> None:
         self._tell(FetchNews(name=self._wanted.name, text=text))
+
+
+def _pin(files: list[CachedFile]) -> str:
+    """The SHA-256 of the only file; of several, of what `sha256sum` says of them by name."""
+    if len(files) == 1:
+        return files[0].sha256
+    lines = (f"{file.sha256}  {file.name}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

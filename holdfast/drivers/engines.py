@@ -17,7 +17,7 @@ import msgspec
 from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living
 from holdfast.drivers.nodes import AgentProcess, start_agent
 from holdfast.errors import Error
-from holdfast.files import read_plain
+from holdfast.files import read_plain, write_durable
 
 HERE = "127.0.0.1"
 RAY_FILE = "ray.json"
@@ -111,7 +111,9 @@ class OnRay(msgspec.Struct, frozen=True):
 
 def use_ray(folder: Path, address: str) -> None:
     """Have the job in this folder run on this Ray cluster."""
-    (folder / RAY_FILE).write_bytes(msgspec.json.encode(OnRay(address)))
+    fresh = (folder / RAY_FILE).with_suffix(".new")
+    write_durable(fresh, msgspec.json.encode(OnRay(address)))
+    fresh.rename(folder / RAY_FILE)
 
 
 @contextlib.contextmanager

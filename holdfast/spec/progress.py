@@ -53,8 +53,9 @@ class ProgressPatterns(Section):
 
     file: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     """File that the program writes, in place of patterns: a number, which is the step, or a JSON
-    object with `step` and `loss`; of several lines the last one counts. Relative to `workdir`. With
-    `{rank}` in it each rank has its own; else the first worker of each node is said to write it."""
+    object with `step` and `loss`; of several lines the last whole one counts. Relative to
+    `workdir`. With `{rank}` in it each rank has its own; else the first worker of each node is said
+    to write it."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:

@@ -1,5 +1,6 @@
 """Where data comes from and checkpoints go on a cluster."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -95,6 +96,8 @@ class Dataset(Section):
         of_source = ("endpoint", "manifest", "sha256", "cache")
         if self.source is None and (idle := [key for key in of_source if getattr(self, key)]):
             raise ValueError(f"{idle[0]} has an effect with source only")
+        if re.match(r"https?://[^/]*@", self.source or ""):
+            raise ValueError("source: no password can stand in an http URL; use a signed one")
         return self
 
     @property

@@ -30,7 +30,12 @@ def page() -> Iterator[Page]:
         ('{\n  "step": 3,\n  "loss": 2\n}\n', (3, 2.0)),
         ('{"step": 1}\n{"step": 2, "loss": 1e-3, "other": []}\n', (2, 0.001)),
         ('half a line", "step": 1}\n{"step": 2}\n', (2, None)),
-        ('{"step": 1}\n{"step": 2, "lo', (None, None)),
+        ('{"step": 1}\n{"step": 2, "lo', (1, None)),
+        ('{"step": 1}\n{"step": 2}', (2, None)),
+        ("100\n10", (100, None)),
+        ("100\n10\n", (10, None)),
+        ("9" * 4000, (None, None)),
+        ('{"step": 3, "loss": 1' + "0" * 400 + "}", (3, None)),
         ('{"loss": 0.25}', (None, 0.25)),
         ('{"step": "7", "loss": true}', (None, None)),
         ('{"step": -1}', (None, None)),
@@ -63,6 +68,23 @@ def test_what_is_written_is_shown_and_what_was_there_before_is_not(
     new.rename(path)
     file.close()
     assert page.printed_step == 41, "the last look is at the end"
+
+
+def test_a_pipe_or_a_folder_in_its_place_holds_nobody_up(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    os.mkfifo(path)
+    file = ProgressFile(path, page)
+    file.close()
+    assert not file._thread.is_alive()
+    path.unlink()
+    path.symlink_to(path)
+    file = ProgressFile(path, page)
+    path.unlink()
+    path.mkdir()
+    path.rmdir()
+    path.write_text("5")
+    file.close()
+    assert page.printed_step == 5
 
 
 def test_a_loss_that_is_not_finite_breaks_the_attempt_at_its_step(

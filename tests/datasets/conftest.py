@@ -1,27 +1,41 @@
 """A data set behind a server that speaks S3, and what is asked of that server."""
 
+import functools
 import hashlib
 import random
+import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from holdfast.checkpoint import objects
 from holdfast.datasets.fetch import DatasetLease, DatasetWish, Fetch, FetchNews
-from tests.checkpoint.conftest import s3_endpoint, s3_place
-from tests.checkpoint.faults import Fault, proxied
+from tests.checkpoint.conftest import CREDENTIALS, s3_endpoint
+from tests.checkpoint.faults import Choose, Fault, proxied
 
-__all__ = ["Site", "s3_endpoint", "s3_place", "site"]
+__all__ = ["Site", "s3_endpoint", "site"]
+
+MANIFEST = "SUMS"
+
+
+class S3(NamedTuple):
+    """What all tests share, because it takes time to make: a client, and a proxy that asks the
+    first of `choose`."""
+
+    store: Any
+    endpoint: str
+    choose: list[Choose]
 
 
 class Site:
     """The source, a proxy before it, and a cache. `fault` is what becomes of reads of objects."""
 
-    def __init__(self, place: str, cache: Path) -> None:
+    def __init__(self, place: str, cache: Path, s3: S3) -> None:
         self.place, self.cache = place, cache
-        self.endpoint = ""
+        self.endpoint, self._store = s3.endpoint, s3.store
         self.asked: list[str] = []
         self.fault: Fault = None
         self.away: Fault = None
@@ -31,7 +45,7 @@ class Site:
     def choose(self, line: bytes) -> Fault:
         """The proxy asks what is to become of a request."""
         method, path, _ = line.decode().split()
-        is_read = method == "GET" and "?" not in path
+        is_read = method == "GET" and "?" not in path and not path.endswith(f"/{MANIFEST}")
         self.asked.append("read" if is_read else "ask")
         if is_read and self.fault is not None:
             self.reads_before_fault -= 1
@@ -45,13 +59,15 @@ class Site:
 
     def put(self, **files: bytes) -> dict[str, bytes]:
         """Objects of the source; `__` in a name is a `/`."""
-        import s3fs  # type: ignore[import-untyped]
-
         named = {name.replace("__", "/"): data for name, data in files.items()}
-        store = s3fs.S3FileSystem(skip_instance_cache=True)
         for name, data in named.items():
-            store.pipe_file(f"{self.place}/{name}", data)
+            self._store.pipe_file(f"{self.place}/{name}", data, ACL="public-read")
         return named
+
+    @property
+    def web(self) -> str:
+        """The same for those who ask without credentials; they need a manifest."""
+        return f"{self.endpoint}/{self.place.removeprefix('s3://')}"
 
     def wanted(self, **changes: Any) -> DatasetWish:
         """What a job wants."""
@@ -88,13 +104,43 @@ def sums(files: dict[str, bytes]) -> bytes:
     return "".join(lines).encode()
 
 
-@pytest.fixture
-def site(s3_place: str, s3_endpoint: str, tmp_path: Path) -> Iterator[Site]:
-    """One with three objects."""
-    found = Site(s3_place, tmp_path / "cache")
+@pytest.fixture(scope="module")
+def s3(s3_endpoint: str) -> Iterator[S3]:
+    """A server, what breaks it, and clients that are made once for each of their options."""
+    import s3fs  # type: ignore[import-untyped]
+
     host, port = s3_endpoint.removeprefix("http://").split(":")
-    with proxied((host, int(port)), found.choose) as found.endpoint:
-        yield found
+    choose: list[Choose] = []
+    made = functools.cache(lambda endpoint: real("s3://x", "s3", _options(endpoint))[0])
+    real = objects.connect
+
+    def connect(place: str, scheme: str, options: dict[str, Any]) -> tuple[Any, str]:
+        if scheme != "s3":
+            return real(place, scheme, options)
+        return made(options["client_kwargs"]["endpoint_url"]), place.removeprefix("s3://")
+
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        proxied((host, int(port)), lambda line: choose[0](line)) as endpoint,
+    ):
+        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": s3_endpoint}.items():
+            patched.setenv(name, value)
+        patched.setattr(objects, "connect", connect)
+        yield S3(s3fs.S3FileSystem(skip_instance_cache=True), endpoint, choose)
+
+
+def _options(endpoint: str) -> dict[str, Any]:
+    return {"client_kwargs": {"endpoint_url": endpoint}}
+
+
+@pytest.fixture
+def site(s3: S3, tmp_path: Path) -> Site:
+    """One in a new bucket."""
+    bucket = f"bucket-{secrets.token_hex(6)}"
+    s3.store.mkdir(bucket)
+    found = Site(f"s3://{bucket}/some/job", tmp_path / "cache", s3)
+    s3.choose[:] = [found.choose]
+    return found
 
 
 @pytest.fixture

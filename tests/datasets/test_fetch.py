@@ -69,7 +69,7 @@ def test_a_source_that_changes_while_it_is_read_is_not_taken(
     site.put(**FILES)
     real = source.FileSource.read
 
-    def read(self: source.FileSource, name: str, at: int, size: int | None) -> Iterator[bytes]:
+    def read(self: source.FileSource, name: str, at: int, size: int) -> Iterator[bytes]:
         yield from real(self, name, at, size)
         site.put(new=b"file")
 
@@ -124,7 +124,7 @@ def test_a_file_that_differs_from_its_etag_is_refused(
     site.put(**FILES)
     real, turns = source.FileSource.read, iter(range(99))
 
-    def flipped(self: source.FileSource, name: str, at: int, size: int | None) -> Iterator[bytes]:
+    def flipped(self: source.FileSource, name: str, at: int, size: int) -> Iterator[bytes]:
         for piece in real(self, name, at, size):
             yield bytes([next(turns)]) + piece[1:]
 
@@ -298,7 +298,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_and_given_back(
     (folders[0] / "large").write_bytes(bytes(300_000))
     real = source.FileSource.read
 
-    def read(self: source.FileSource, name: str, at: int, size: int | None) -> Iterator[bytes]:
+    def read(self: source.FileSource, name: str, at: int, size: int) -> Iterator[bytes]:
         if name == "large":
             (small_disk / "other").write_bytes(bytes(400_000))  # of somebody else
         yield from real(self, name, at, size)

@@ -19,10 +19,12 @@ import msgspec
 
 from holdfast.agent.processes import die_with_parent
 from holdfast.datasets.fetch import DatasetWish, Fetch, FetchNews
-from holdfast.errors import Error
+from holdfast.errors import Error, clipped, visible
 from holdfast.files import unusable
+from holdfast.masking import masker
 
 AGAIN_S = (1.0, 2.0, 5.0, 10.0)  # between tries; the last one from then on
+WORDS_MAX = 2000
 EVERY_S = 0.2  # between words about the same, and counts
 
 
@@ -35,6 +37,7 @@ class _Teller:
         self._channel = channel
         self._last = FetchNews(name="", text="")
         self._at = 0.0
+        self._masked = masker(os.environ)
         self._lock = threading.Lock()
 
     def hear(self, news: FetchNews) -> None:
@@ -47,7 +50,8 @@ class _Teller:
         if now - self._at < EVERY_S and (counts or news == self._last):
             return
         self._last, self._at = news, now
-        self._channel.send(msgspec.json.encode(news))
+        text = clipped(visible(self._masked(news.text)), WORDS_MAX)  # it goes into the journal
+        self._channel.send(msgspec.json.encode(msgspec.structs.replace(news, text=text)))
 
     def deliver(self, news: FetchNews, lease: int) -> None:
         """The last word, with the lease."""

@@ -99,6 +99,8 @@ class DatasetsHandle:
         if not message:
             return False
         news = msgspec.json.decode(message, type=FetchNews)
+        if news.data and not fds:
+            return False  # this process has too many files open: without its lease it is not ours
         if news.data:
             self._leases[news.name] = fds[0]
             self._make_link(news)

@@ -40,9 +40,18 @@ PASSED_ON = "HOLDFAST_"  # variables of this command that agents get as well
 
 
 def namespace_of(folder: Path) -> str:
-    """Of the actors and groups of the job in this folder, and of no other."""
-    mark = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:8]
-    return f"holdfast-{folder.name}-{mark}"
+    """Of the job in this folder, in which groups are found by their names."""
+    return f"holdfast-{folder.name}-{_mark(os.fsencode(folder.absolute()))}"
+
+
+def own_name(folder: Path) -> str:
+    """Of the actors and groups of the job in this folder, and of no other: containers that share
+    nothing but the cluster have their folders at the same path. Raises `OSError`."""
+    return f"{namespace_of(folder)}-{_mark((folder / 'token').read_bytes())}"
+
+
+def _mark(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 def connect(address: str, folder: Path) -> str:
@@ -57,14 +66,27 @@ def connect(address: str, folder: Path) -> str:
                 logging_level="error",
             )
         except (OSError, RuntimeError, ValueError, RayError) as error:
-            raise Error(
-                "ray-unreachable",
-                f"there is no Ray cluster at {address}",
-                why=_in_a_line(error),
-                help="ray status   (this machine has to belong to the cluster: ray start)",
-            ) from error
+            raise _unreachable(address, error) from error
     found: str = ray.get_runtime_context().gcs_address
     return found
+
+
+def _unreachable(address: str, error: Exception) -> Error:
+    """All that Ray says: where versions differ, they stand below each other."""
+    why = " ".join(str(error).split())[:WORDS_MAX]
+    if "version mismatch" in why.lower():
+        return Error(
+            "ray-unreachable",
+            f"the Ray cluster at {address} has other versions than this machine",
+            why=why,
+            help="install Holdfast and Ray on all machines with the Python and Ray of the cluster",
+        )
+    return Error(
+        "ray-unreachable",
+        f"there is no Ray cluster at {address}",
+        why=why or type(error).__name__,
+        help="ray status   (this machine has to belong to the cluster: ray start)",
+    )
 
 
 def _require_somebody(address: str) -> None:
@@ -155,18 +177,20 @@ class RayActors:
         self._job = Job.model_validate_json((folder / "job.json").read_bytes())
         self._bundle = bundle_of(self._job)
         self._agents: dict[str, RayAgent] = {}
-        self._namespace = namespace_of(folder)
+        self._own_name = own_name(folder)
         self.host: str = ray.util.get_node_ip_address()
 
     # ── agents ──
 
     def living(self) -> list[RayAgent]:
         """Actors of the job that live, whoever started them."""
-        for node in ray.util.list_named_actors():
-            if node not in self._agents:
-                actor = ray.get_actor(node)
-                name = node.rpartition("-")[0]
-                self._agents[node] = RayAgent(node, name, actor)
+        for found in ray.util.list_named_actors(all_namespaces=True):
+            node = found["name"]
+            if found["namespace"] != self._own_name or node in self._agents:
+                continue
+            with contextlib.suppress(ValueError):  # it has died meanwhile
+                actor = ray.get_actor(node, self._own_name)
+                self._agents[node] = RayAgent(node, node.rpartition("-")[0], actor)
         return list(self._agents.values())
 
     def start(self, name: str) -> RayAgent:
@@ -177,6 +201,7 @@ class RayActors:
         others = {k: v for k, v in self._bundle.items() if k not in ("CPU", "GPU", "memory")}
         options = {
             "name": node,
+            "namespace": self._own_name,
             "lifetime": "detached",
             "max_concurrency": THREADS,
             "num_cpus": self._bundle["CPU"],
@@ -202,7 +227,7 @@ class RayActors:
             placement_group(
                 [self._bundle] * missing,
                 strategy=self._job.ray.strategy,
-                name=f"{self._namespace}-{len(groups)}",
+                name=f"{self._own_name}-{len(groups)}",
                 lifetime="detached",
             )
 
@@ -218,7 +243,7 @@ class RayActors:
     def _groups(self) -> dict[str, dict[str, Any]]:
         """Groups of this job that are not removed, by their names."""
         groups = (g for g in placement_group_table().values() if g["state"] != "REMOVED")
-        return {g["name"]: g for g in groups if g["name"].startswith(f"{self._namespace}-")}
+        return {g["name"]: g for g in groups if g["name"].startswith(f"{self._own_name}-")}
 
     # ── ends ──
 
