@@ -114,6 +114,7 @@ class ImageRollout:
         self._state, self._roster, self._clock = state, roster, clock
         self._evicted: set[str] = set()  # UIDs
         self._so_far = (0, 0)  # version, and how many nodes with its image have become ready
+        self._rolls = 0  # the version whose roll-out was seen, until all have its image
         self._since: float | None = None  # when a pod was first seen that should become one more
         self.put: Callable[..., None] = lambda *_facts: None
 
@@ -161,8 +162,12 @@ class ImageRollout:
         so_far = (version.number, len(fresh & ready))
         if so_far != self._so_far:
             self._so_far, self._since = so_far, None
-        coming = fresh - ready or self._roster.missing()  # one that failed has a successor
-        if not coming or not self._may_go_back(old):
+        coming = bool(fresh - ready or self._roster.missing())  # one that failed has a successor
+        if old:
+            self._rolls = version.number
+        elif not coming:
+            self._rolls = 0
+        if not coming or not self._may_go_back():
             self._since = None
         elif self._since is None:
             placed = any(self._roster.pods[uid].spec.node_name for uid in fresh - ready)
@@ -172,7 +177,7 @@ class ImageRollout:
             return (UpdateRequested(by=by, id=f"{STALLED}{version.number}", back=True),)
         return ()
 
-    def _may_go_back(self, old: set[str]) -> bool:
+    def _may_go_back(self) -> bool:
         """Not once the roll-out is over, nor while another version is prepared. Not twice in a row,
         either: if what was before is of no use, the image is not to blame."""
         state, updating = self._state, self._state.updating
@@ -183,7 +188,7 @@ class ImageRollout:
         if stage in (Stage.PREPARING, Stage.WAITING) or last.startswith(STALLED):
             return False
         trained = state.start is not None and state.start.version.number == state.version.number
-        return bool(old) or not (self._so_far[1] or trained)
+        return self._rolls == state.version.number or not (self._so_far[1] or trained)
 
     def _ready(self) -> set[str]:
         nodes = self._state.nodes.values()

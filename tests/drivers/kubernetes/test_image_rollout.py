@@ -55,6 +55,10 @@ class Scene:
         step = self.rollout.next()
         return next((fact for fact in step.facts if isinstance(fact, UpdateRequested)), None)
 
+    def waits(self) -> bool:
+        """Whether time counts."""
+        return self.rollout.waits
+
     def announced(self, node: str) -> None:
         """It was told that this node goes."""
         self.state.health[node] = {
@@ -138,7 +142,7 @@ def test_the_version_before_comes_back_if_no_pod_becomes_ready(
     scene.state.phase, scene.state.asked = phase, 1
     stuck = pod("c", labels=FRESH, phase="Pending", state={"waiting": {}})
     scene.roster.see(stuck)
-    assert scene.back() is None and scene.rollout.waits
+    assert scene.back() is None and scene.waits()
     scene.now = within_s - 1
     assert scene.back() is None
     scene.roster.lose(stuck)  # each pod that fails is followed by another one
@@ -158,18 +162,30 @@ def test_the_version_before_comes_back_if_no_pod_becomes_ready(
 def test_time_counts_while_no_more_become_ready_and_only_where_they_have_a_machine() -> None:
     scene = Scene()
     scene.roster.see(pod("c", labels=FRESH, machine="", phase="Pending", state={"waiting": {}}))
-    assert scene.back() is None and not scene.rollout.waits, "the cluster has no room"
+    assert scene.back() is None and not scene.waits(), "the cluster has no room"
     scene.roster.see(pod("c", labels=FRESH))
-    assert scene.back() is None and scene.rollout.waits
+    assert scene.back() is None and scene.waits()
     scene.now = PATIENCE_S - 1
     scene.state.nodes["uid-c"] = scene.state.nodes["uid-a"].__class__(
         node="uid-c", name="c", address="", workers=1, state=NodeState.SPARE
     )
-    assert scene.back() is None and not scene.rollout.waits
+    assert scene.back() is None and not scene.waits()
     scene.roster.see(pod("d", labels=FRESH))
     for scene.now in (PATIENCE_S, 2 * PATIENCE_S - 1):
         assert scene.back() is None
     scene.now = 2 * PATIENCE_S
+    assert scene.back() is not None
+
+
+def test_the_last_pod_belongs_to_the_roll_out() -> None:
+    scene = Scene(fresh="a")
+    assert scene.evicted() == "b"
+    scene.roster.lose(pod("b"))
+    scene.state.asked = 1
+    assert scene.back() is None
+    scene.roster.see(pod("c", labels=FRESH, state={"waiting": {}}))
+    assert scene.back() is None
+    scene.now = PATIENCE_S
     assert scene.back() is not None
 
 
@@ -179,7 +195,7 @@ def test_a_node_that_is_lost_after_the_roll_out_says_nothing_of_the_image() -> N
     scene.roster.lose(pod("b"))
     scene.roster.see(pod("c", labels=FRESH, state={"waiting": {}}))
     for scene.now in (0.0, 10 * PATIENCE_S):
-        assert scene.back() is None and not scene.rollout.waits
+        assert scene.back() is None and not scene.waits()
 
 
 def test_a_newer_wish_is_not_taken_back() -> None:
