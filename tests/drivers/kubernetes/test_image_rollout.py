@@ -4,7 +4,15 @@ import pytest
 
 from holdfast.controller import NodeState, Phase
 from holdfast.controller.state import HealthRecord, Stage, UpdateRecord
-from holdfast.drivers.kubernetes.images import CONDITION, ImageRollout, RolloutStep, mark, refusal
+from holdfast.drivers.kubernetes import doctor_image
+from holdfast.drivers.kubernetes.images import (
+    CONDITION,
+    ImageRollout,
+    RolloutStep,
+    mark,
+    refusal,
+    with_image,
+)
 from holdfast.drivers.kubernetes.manifests.names import IMAGE
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.events import HealthChanged, Severity, UpdateRequested
@@ -221,3 +229,18 @@ def test_only_pods_of_our_own_are_replaced_and_state_has_to_be_somewhere_meanwhi
     ):  # fmt: skip
         why = refusal(asked(engine, nodes={"count": 2}))  # type: ignore[arg-type]
         assert words in why and "--replace" in why
+
+
+def test_the_pod_that_tries_pulls_as_a_node_does_and_ends_though_its_controller_is_gone() -> None:
+    """Pull secrets may be those of the service account; what nobody deletes asks for no room."""
+    request = asked(
+        "pods",
+        image={"name": "img:1", "pull_secrets": ["key"]},
+        access={"service_account": "trainers"},
+        scheduling={"node_selector": {"pool": "a"}},
+    )
+    spec = doctor_image.pod(with_image(request, "img:2"), "run-image-x")["spec"]
+    assert spec["containers"][0]["image"] == "img:2"
+    assert spec["serviceAccountName"] == "trainers" and not spec["automountServiceAccountToken"]
+    assert spec["imagePullSecrets"] == [{"name": "key"}] and spec["nodeSelector"] == {"pool": "a"}
+    assert doctor_image.WITHIN_S < spec["activeDeadlineSeconds"] < 2 * doctor_image.WITHIN_S

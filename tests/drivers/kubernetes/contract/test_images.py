@@ -86,6 +86,7 @@ def test_an_image_that_can_be_pulled_no_more_is_taken_back_while_the_job_waits(
     async def story(site: Site) -> None:
         await site.trains()
         await site.update("new", image="img:2")
+        assert site.it.images is not None
         del site.it.images["img:2"]  # once it was tried
         await site.until(lambda s: s.updates[-1].id == "stalled-2", "the wish", 60)
         status = await all_have(site, "img:1", 2)
