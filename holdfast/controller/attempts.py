@@ -32,9 +32,9 @@ def try_start(state: State) -> list[AnyAction]:
 def _wait_for_nodes(state: State) -> list[AnyAction]:
     count = nodes.missing(state)
     state.why = f"{count} more node{'s' if count != 1 else ''} needed to start"
-    busy = next((node for node in state.nodes.values() if node.preparing), None)
-    if busy is not None:
-        state.why += f" ({busy.name}: {busy.preparing})"
+    if state.preparing:
+        node, what = next(iter(state.preparing.items()))
+        state.why += f" ({state.nodes[node].name}: {what})"
     if state.wait_deadline is None:
         state.wait_deadline = state.now + state.limits.node_wait_s
     return nodes.top_up(state, state.why)

@@ -227,7 +227,7 @@ def _node_preparing(state: State, event: NodePreparing) -> list[AnyAction]:
     node = state.nodes.get(event.node)
     if node is None or node.state is not NodeState.JOINING:
         return []
-    node.preparing = event.what
+    state.preparing[event.node] = event.what
     if state.phase is Phase.WAITING and event.moved:
         state.wait_deadline = None  # it begins anew
     return attempts.try_start(state)

@@ -47,7 +47,8 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
 def ready(state: State, node: Node) -> None:
     """The node can start workers: unless it trains already, it waits for a rank from now on."""
     if node.state is NodeState.JOINING:
-        state.unfit, node.preparing = 0, ""
+        state.unfit = 0
+        state.preparing.pop(node.node, None)
         if state.sizing.asked_at is not None:
             state.sizing.arrival_s = state.now - state.sizing.asked_at
             state.sizing.asked_at = state.now if state.asked else None
@@ -140,6 +141,7 @@ def remove(state: State, node_id: str, why: str) -> Node | None:
     state.lost[node_id] = why
     state.faults.pop(node_id, None)
     state.health.pop(node_id, None)
+    state.preparing.pop(node_id, None)
     node = state.nodes.pop(node_id, None)
     if node is None:
         return None

@@ -142,7 +142,6 @@ class Node(msgspec.Struct, kw_only=True):
     due: int | None = None  # the rank that it is to have next, with the others of its replica
     store: Store | None = None  # fresh store it offers for the next attempt
     rack: str = ""  # "" if it is not known
-    preparing: str = ""  # what it does before it can start workers
     checked: bool = False  # its machine has passed its checks
     asked: bool = False  # to check it
 
@@ -339,6 +338,7 @@ class State(msgspec.Struct, kw_only=True):
     vacant: list[int] | None = None  # node ranks nobody has, ascending; None: all of them
     lost: dict[str, str] = {}  # node → why; never taken back
     asked: int = 0  # nodes asked for that have not joined yet
+    preparing: dict[str, str] = {}  # node → what it does before it can start workers
     unfit: int = 0  # new nodes in a row that failed their checks
     stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
     faults: dict[str, list[float]] = {}  # node → recent device faults
