@@ -109,7 +109,8 @@ def soundest_spares(state: State, count: int) -> list[str]:
 
 def retiring(state: State) -> list[str]:
     """Members with a fault, or about to go, for which there are spares without either, in the order
-    of their ranks."""
+    of their ranks. What they alone have in memory stays behind, so no more of them go at once than
+    copies make up for, beside who is missing already."""
     if not state.health:
         return []
     stays = not state.limits.replace_after  # whatever its faults; who goes, goes
@@ -118,8 +119,9 @@ def retiring(state: State) -> list[str]:
         for _, node in sorted(state.ranks.items())
         if (departure(state, node) if stays else is_doubtful(state, node))
     ]
-    spares = max(0, sound_spares(state) - len(state.vacant or ()))
-    return sick[:spares]
+    missing = len(state.vacant or ())
+    bearable = max(1, state.limits.copies) if state.instrumented else state.size
+    return sick[: max(0, min(sound_spares(state), bearable) - missing)]
 
 
 def cordon(state: State, node: Node) -> str:

@@ -444,7 +444,10 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
             _training(state)
         case Milestone.CAUGHT_UP | Milestone.FINISHED:
             _note_step(state, Progress(step=event.step))
+            replaced = incidents.has(state, "AssignRank")
             incidents.close(state, event.ago_s)
+            if replaced:  # not all that should be could be replaced at once
+                return health.review(state) or _review(state)
         case _:
             pass
     return _review(state)

@@ -260,6 +260,12 @@ def note(state: State, action: str, reason: str) -> None:
         incident.actions.append(ActionTaken(at=state.now, action=action, reason=reason))
 
 
+def has(state: State, action: str) -> bool:
+    """Whether that was done about the open incident."""
+    incident = state.open_incident
+    return incident is not None and any(done.action == action for done in incident.actions)
+
+
 def note_parked(state: State, stopped: AttemptStopped) -> None:
     """Which processes are kept for the next attempt, and why not more."""
     if stopped.parked:

@@ -6,7 +6,8 @@ the end of a step, with a snapshot of it in memory, and the next one runs the ne
 is in no hurry is used by the next recovery, and after a day all the same.
 
 Another image stops no attempt by itself: a node keeps the image that it was made with, so nodes are
-replaced (`health`), and each one's successor trains from the next attempt on.
+replaced (`health`), and each one's successor trains from the next attempt on. It is used whatever
+else is wrong, and without any node: where none comes, another image may be the way out.
 """
 
 from holdfast.actions import AnyAction, KeepVersion, PrepareUpdate
@@ -95,7 +96,7 @@ def prepared(state: State, event: UpdatePrepared) -> list[AnyAction]:
         update.stage, update.why = Stage.REFUSED, f"{where}{event.why}"
         state.tell(f"version {event.version} is refused: {update.why}")
         return [KeepVersion(version=state.version, reason=update.why)]
-    if not event.ready_count:
+    if not event.ready_count and not _is_image(state, update):
         update.asked = False  # there are no nodes yet
         state.updating.look_deadline = state.now + AGAIN_S
         return []
@@ -120,16 +121,22 @@ def review(state: State) -> list[AnyAction]:
         updating.look_deadline = update.at + FORCE_S
         return []
     at_once = update.when == "now" and state.phase in TRAINING and not state.finished
-    if not (at_once or resizing.undisturbed(state)):
+    if not (at_once or _is_image(state, update) or resizing.undisturbed(state)):
         return []
     return _switch(state, update)
+
+
+def _is_image(state: State, update: UpdateRecord) -> bool:
+    return update.version.only_image_of(state.version)
 
 
 def _switch(state: State, update: UpdateRecord) -> list[AnyAction]:
     number, limits = update.version.number, state.limits
     why = f"{update.by} asked for version {number}"
-    if update.version.only_image_of(state.version):
+    if _is_image(state, update):
         versions.use(state, update)  # its engine replaces nodes, one after the other
+        if state.wait_deadline is not None:
+            state.wait_deadline = state.now + limits.node_wait_s  # for nodes that have it
         return [KeepVersion(version=state.version, reason=why)]
     incidents.open_for_update(state, why)
     versions.use(state, update)

@@ -109,7 +109,7 @@ def judge(
         return who(Judgement.HANG, f"{named} {_was(stopped)} stopped by a signal (SIGSTOP)", 0.97)
     late = suspicion.reported and suspicion.ago_s >= timeout_s
     if missing or not looks or any(look.group.why == ENDED for look in looks):
-        return _unseen(told, missing, late=late)
+        return _unseen(_Told(suspicion, groups, (), finding), missing, late=late)
     return _by_activity(told, looks, suspects, pages, late=late)
 
 
@@ -301,6 +301,7 @@ def _is_debugger(frame: str) -> bool:
 
 
 def _unseen(told: _Told, missing: Sequence[str], *, late: bool) -> HangJudged:
+    """Nobody is blamed: it may be somebody who was not seen."""
     who = f"node {missing[0]} did not answer" if missing else "a worker has just ended"
     if late:
         return told(Judgement.HANG, f"The workers hung: {who}", 0.4)

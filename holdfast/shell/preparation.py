@@ -13,6 +13,7 @@ from holdfast.actions import PrepareUpdate
 from holdfast.controller import NodeState, State
 from holdfast.events import UpdatePrepared
 from holdfast.messages import PrepareVersion, VersionPrepared
+from holdfast.versions import FIRST
 
 NODE_S = 330.0  # agents give up after 300 s
 Tried = Callable[[str, Collection[str], float], None]
@@ -36,11 +37,13 @@ class Preparation:
         """Starts a container of it, and says what came of that; None: nodes have no image."""
 
     def begin(self, order: PrepareUpdate, connected: Collection[str], now: float) -> None:
-        """Have the engine try an image that is new, then ask every node that trains or waits."""
+        """Have the engine try an image that is new, then ask every node that trains or waits. One
+        that was used before is the way back, which a registry that is away must not close."""
         self._order, self._number = order, next(self._numbers)
         self._asked, self._later, number = {}, [], self._number
         self._ready, self._missing = 0, []
-        if order.version.image == self._state.version.image:
+        used = {FIRST.image, *(one.image for one in self._state.updating.used)}
+        if order.version.image in used:
             self._begin(order, connected, now)
         elif self.try_image is None:
             self._tell("the nodes of this job have no image")

@@ -29,6 +29,7 @@ from holdfast.events import (
     ControllerResumed,
     Diagnosed,
     HealthChanged,
+    MilestoneReached,
     NodeLeft,
     NodeLost,
     NodeReady,
@@ -59,8 +60,9 @@ from holdfast.simulation.whole_replicas import WholeReplicas
 ISOLATE = "isolate"  # leaves a node on suspicion, which may be wrong: its machine stays in use
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
 """To stop what is not broken."""
-OF_HEALTH = (HealthChanged, NodeReady, NodesChecked)
-"""The same, where a member is sick: it is told, or somebody can take its place."""
+OF_HEALTH = (HealthChanged, NodeReady, NodesChecked, MilestoneReached)
+"""The same, where a member is sick: it is told, somebody can take its place, or others had to be
+replaced before."""
 AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
     message='Could not connect to the endpoint URL: "https://data.example/shard-1"',

@@ -7,14 +7,15 @@ algorithm 1) takes the mean of how far they have come from it, Δ = mean(θ - θ
 
 Here the state of the optimizers of the script is averaged at the same time, where DiLoCo keeps each
 replica's own: after an outer step all replicas have the same state, all of it, so that one which
-comes back gets it from any other one. Snapshots are taken there and nowhere else.
+comes back gets it from any other one. Buffers of the models, such as those of a BatchNorm, become
+what the first replica has, as with DDP. Snapshots are taken there and nowhere else.
 
 The momentum is state of an optimizer of PyTorch's over the same parameters, which is tracked like
 those of the script; θ is what is restored, and is not kept besides.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -63,6 +64,7 @@ class OuterSteps:
         them. Raises `Error` (layout-invalid) if they train anything else, or nothing."""
         self._every = wish.every
         listed = {id(p): p for model in models for p in model.parameters() if p.requires_grad}
+        self._models = [*models]
         self._optimizers = {n: o for n, o in inner.items() if isinstance(o, Optimizer)}
         for name, optimizer in self._optimizers.items():
             _require_known(name, optimizer, listed.keys())
@@ -97,8 +99,9 @@ class OuterSteps:
             began - local_part(parameter)
             for began, parameter in zip(self._began, self._parameters, strict=True)
         ]
-        self._average(away)
-        self._average([*_states(self._optimizers.values())])
+        self._together(_average, away)
+        self._together(_average, [*_states(self._optimizers.values())])
+        self._together(_share, _buffers(self._models))
         gradients = [parameter.grad for parameter in self._parameters]
         for parameter, began, delta in zip(self._parameters, self._began, away, strict=True):
             local_part(parameter).copy_(began)
@@ -110,17 +113,30 @@ class OuterSteps:
             parameter.grad = gradient
         self.begin()
 
-    def _average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Each becomes its mean over the replicas: in an order that never changes."""
+    def _together(
+        self,
+        become: Callable[[dist.ProcessGroup, torch.Tensor], None],
+        tensors: Sequence[torch.Tensor],
+    ) -> None:
         if self.group is None:
             return
         for bucket in _buckets(tensors):
             flat = torch.cat([one.reshape(-1) for one in bucket])
-            dist.all_reduce(flat, group=self.group)
-            flat /= self.group.size()
+            become(self.group, flat)
             parts = torch.split(flat, [one.numel() for one in bucket])
             for one, part in zip(bucket, parts, strict=True):
                 one.copy_(part.view_as(one))
+
+
+def _average(group: dist.ProcessGroup, flat: torch.Tensor) -> None:
+    """It becomes the mean over the replicas: in an order that never changes."""
+    dist.all_reduce(flat, group=group)
+    flat /= group.size()
+
+
+def _share(group: dist.ProcessGroup, flat: torch.Tensor) -> None:
+    """It becomes that of the first replica, bit for bit."""
+    dist.broadcast(flat.view(torch.uint8), group=group, group_src=0)
 
 
 def _require_known(name: str, optimizer: Optimizer, known: Iterable[int]) -> None:
@@ -136,13 +152,19 @@ def _require_known(name: str, optimizer: Optimizer, known: Iterable[int]) -> Non
 
 
 def _states(optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
-    """What optimizers keep for parameters, but for counters."""
+    """What optimizers keep for parameters, but for counters; a restored one has the same order."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                for value in optimizer.state.get(parameter, {}).values():
+                for _, value in sorted(optimizer.state.get(parameter, {}).items()):
                     if isinstance(value, torch.Tensor) and value.ndim and value.is_floating_point():
                         yield local_part(value)
+
+
+def _buffers(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """Those of one type together."""
+    found = (local_part(buffer) for model in models for buffer in model.buffers())
+    return sorted(found, key=lambda buffer: str(buffer.dtype))
 
 
 def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

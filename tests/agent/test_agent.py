@@ -244,8 +244,8 @@ def test_a_dismissed_node_leaves_nothing(node: Node) -> None:
 
 def test_sigterm_to_the_agent_gives_workers_their_grace_time(node: Node) -> None:
     controller, agent = node(
-        "import signal, sys, time\n"
-        "def bye(*_): time.sleep(0.3); print('saved', flush=True); sys.exit(0)\n"
+        "import os, signal, sys, time\n"
+        "def bye(*_): time.sleep(0.3); os.write(1, b'saved\\n'); sys.exit(0)  # within print()\n"
         "signal.signal(signal.SIGTERM, bye)\n"
         "print('up', flush=True)\n"
         "time.sleep(600)\n"

@@ -74,8 +74,8 @@ def test_a_node_exits_as_the_controller_says_and_else_wants_to_be_replaced(
 
 def test_sigterm_is_an_orderly_leave(make: Make) -> None:
     controller, pod = make(
-        "import signal, sys, time\n"
-        "def bye(*_): time.sleep(0.3); print('saved', flush=True); sys.exit(0)\n"
+        "import os, signal, sys, time\n"
+        "def bye(*_): time.sleep(0.3); os.write(1, b'saved\\n'); sys.exit(0)  # within print()\n"
         "signal.signal(signal.SIGTERM, bye)\n"
         "print('up', flush=True)\n"
         "time.sleep(600)\n"
@@ -117,8 +117,8 @@ def test_a_node_that_cannot_start_workers_is_replaced(make: Make, home: Path) ->
 
 def test_the_end_of_the_job_counts_also_for_a_node_that_leaves_already(make: Make) -> None:
     controller, pod = make(
-        "import signal, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'asked\\n'))\n"
         "print('up', flush=True)\n"
         "while True: time.sleep(1)\n",
         recovery={"stop_grace_s": 2.0},

@@ -55,6 +55,19 @@ def test_nothing_is_counted_and_nothing_waits_however_often_nodes_are_taken() ->
     assert world.state.outcome is None and world.state.restarts == []
 
 
+def test_as_many_hand_over_at_once_as_copies_of_their_state_make_up_for() -> None:
+    """Each may have the only copy of what the other alone has; the second one follows."""
+    for copies, at_once in ((0, 1), (1, 1), (2, 2)):
+        world = running(spare_count=2, copies=copies)
+        world.add("d")
+        world.tell(leaves("a"))
+        world.tell(leaves("b"))
+        actions = [*world.all_stopped(), *world.tell(of_nobody(world))]
+        assert [a.node for a in actions if isinstance(a, Fence)] == [*"ab"][:at_once]
+        world.train(step=11, restored=10)
+        assert world.state.phase is (Phase.RUNNING if at_once == 2 else Phase.RECOVERING)
+
+
 def test_a_spare_that_is_to_go_is_taken_last() -> None:
     world = running(spare_count=2)
     world.add("d")

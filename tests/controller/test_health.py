@@ -129,7 +129,7 @@ def test_an_exit_status_without_a_word_on_a_sick_node_is_explained_by_its_fault(
 
 
 def test_a_sick_node_is_replaced_at_the_next_start_whatever_that_is_for() -> None:
-    world = running(node_count=3, spare_count=2)
+    world = running(node_count=3, spare_count=2, copies=2)
     world.add("d")
     world.add("e")
     world.train(step=10)

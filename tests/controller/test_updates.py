@@ -129,6 +129,21 @@ def test_another_image_stops_no_attempt_and_is_that_of_nodes_that_come() -> None
     assert world.state.updating.records[-1].why == "ImagePullBackOff", "no node has said that"
 
 
+def test_another_image_is_used_while_a_node_is_missing_whose_pod_cannot_start() -> None:
+    """The way back out of a roll-out: the job waits for a node, and would end with that."""
+    world = training(spare_count=0)
+    ask(world, sets={}, image="img:2")
+    prepared(world)
+    for node in "bc":
+        world.tell(NodeLost(node=node, reason=NodeLostReason.SILENT))
+        world.recover(cause="peer-lost", rank=0)
+    assert world.state.phase is Phase.WAITING and world.state.wait_deadline is not None
+    world.now += world.state.limits.node_wait_s - 1
+    ask(world, "y", sets={}, back=True)
+    assert only(prepared(world, version=1, ready_count=0), KeepVersion).version == FIRST
+    assert world.state.wait_deadline == world.now + world.state.limits.node_wait_s
+
+
 def test_an_image_whose_first_attempt_fails_is_taken_back() -> None:
     world = training()
     ask(world, sets={}, image="img:2")

@@ -221,6 +221,19 @@ def test_nobody_is_blamed_before_all_have_been_looked_at() -> None:
     assert judged().judgement is Judgement.UNKNOWN
 
 
+def test_nobody_who_was_seen_is_blamed_for_who_was_not_however_long_it_takes() -> None:
+    """Rank 3 is behind by what was read last, long ago; its neighbour has not answered."""
+    behind = {0: 9, 1: 9, 3: 5}
+    for told in (
+        judged(stands(0, 1, 3), missing=("node-2",), steps=behind, ago_s=2 * TIMEOUT_S),
+        judged(
+            stands(0, 1, 3), StackGroup(ranks=((2, 2),), why="the process has ended"),
+            steps=behind, ago_s=2 * TIMEOUT_S,
+        ),
+    ):  # fmt: skip
+        assert (told.judgement, ranks(told)) == (Judgement.HANG, [])
+
+
 def test_without_stacks_only_time_and_idle_processors_tell() -> None:
     blind = stands(0, 1, 2, at=(), why="py-spy: Permission denied")
     assert judged(blind).judgement is Judgement.SLOW

@@ -141,3 +141,13 @@ def test_where_nodes_have_no_image_none_can_be_asked_for() -> None:
     order = PrepareUpdate(version=Version(number=3, image="img:2"), canary=False, reason="x")
     scene.preparation.begin(order, "abc", 2.0)
     assert "have no image" in scene.told[0].why
+
+
+def test_only_an_image_that_was_never_used_is_tried_by_the_engine() -> None:
+    scene, tried = Scene(), list[str]()
+    scene.preparation.try_image = lambda image, _: tried.append(image)
+    scene.state.updating.used = [Version(number=2, image="img:2"), Version(number=3, image="img:3")]
+    for image in ("img:2", "", "img:4"):
+        version = Version(number=4, image=image)
+        scene.preparation.begin(PrepareUpdate(version=version, reason="x"), set("abc"), 0.0)
+    assert tried == ["img:4"]

@@ -133,7 +133,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
-        "return not heard and (overdue or len(far) > 1)",
+        "quiet_s = now - max((known.heard_at for _, known in far), default=-math.inf)",
         "return False",
         LIMIT,
         first=205,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.train.outer_steps import OuterWish
 from tests.more import MORE, long, sample
 from tests.train.curves import STEPS, CurveFleet, apart
 
@@ -105,3 +106,46 @@ def test_a_restart_in_another_layout_continues_the_curve(
     after = fleet.losses(new, world, seed=2, arena=memory)
     assert STEPS - half <= len(after) < STEPS
     assert apart(after, alone[-len(after) :]) < TOLERANCE
+
+
+# ── replicas that train by themselves, and outer steps ────────────────────────────────────────
+
+PAIRS: dict[str, Any] = {"dp_replicate": -1, "dp_shard": 2}
+
+
+@pytest.mark.parametrize(
+    ("world", "layout", "each"),
+    sample([(4, PAIRS, 2)], [(2, None, 1), (4, None, 2)]),
+    ids=str,
+)
+def test_with_an_outer_step_of_sgd_after_each_step_it_is_plain_averaging(
+    fleet: CurveFleet, world: int, layout: Any, each: int
+) -> None:
+    """What all have done is linear in the gradients, so it is the same for their mean."""
+    alone = fleet.losses(None, 1, linear=True)
+    averaged = fleet.losses(
+        layout, world, linear=True, outer=OuterWish(1, 1.0, 0.0), nodes_each=each
+    )
+    assert apart(averaged, alone) < TOLERANCE
+
+
+@pytest.mark.parametrize("layout", sample([PAIRS], [None]), ids=str)
+def test_what_breaks_off_within_a_window_is_resumed_where_that_began_bit_for_bit(
+    fleet: CurveFleet, layout: Any
+) -> None:
+    job: dict[str, Any] = {"outer": OuterWish(2, 0.7, 0.9), "nodes_each": 2}
+    undisturbed = fleet.losses(layout, 4, **job)
+    what = {**job, "arena": f"outer {layout}"}
+    assert undisturbed[-1] < undisturbed[0]
+    before = fleet.losses(layout, 4, until=4, **what)  # three steps, and a part of the fourth
+    after = fleet.losses(layout, 4, seed=2, **what)
+    assert before == undisturbed[:4]
+    assert after == undisturbed[2:], "its third step was given up"
+
+
+def test_a_loop_that_is_ended_within_a_window_ends_with_an_outer_step_and_stays_ended(
+    fleet: CurveFleet,
+) -> None:
+    what: dict[str, Any] = {"outer": OuterWish(100, 0.7, 0.9), "arena": "ended"}
+    assert 2 <= len(fleet.losses(None, 2, stops=2, **what)) < STEPS
+    assert fleet.losses(None, 2, seed=2, **what) == []

@@ -1,71 +1,19 @@
-"""Outer steps: the formula, what they are at every step, and that they are resumed from."""
+"""Outer steps: the formula, and what becomes the same. Jobs with them are in `test_curves`."""
 
 import os
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from holdfast.errors import Error
 from holdfast.train.elastic import policy_in
 from holdfast.train.outer_steps import VARIABLE, OuterSteps, OuterWish, wish_in
 from holdfast.train.placement import REPLICA_NODES
-from tests.train.curves import STEPS, CurveFleet, apart
-from tests.train.test_curves import TOLERANCE
-
-FSDP: dict[str, Any] = {"dp_replicate": -1, "dp_shard": 2}
-ONE, PAIR = 1, 2  # nodes of a replica
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[CurveFleet]:
-    fleet = CurveFleet(4)
-    yield fleet
-    fleet.close()
-
-
-@pytest.fixture(scope="module")
-def alone(fleet: CurveFleet) -> list[float]:
-    """The curve of one rank with all samples of each step."""
-    return fleet.losses(None, 1, linear=True)
-
-
-@pytest.mark.parametrize(
-    ("world", "layout", "each"),
-    [(2, None, ONE), (4, None, PAIR), (4, FSDP, PAIR)],
-    ids=["one rank", "ddp", "fsdp"],
-)
-def test_with_an_outer_step_of_sgd_after_each_step_it_is_plain_averaging(
-    fleet: CurveFleet, alone: list[float], world: int, layout: Any, each: int
-) -> None:
-    """What all have done is linear in the gradients, so it is the same for their mean."""
-    averaged = fleet.losses(
-        layout, world, linear=True, outer=OuterWish(1, 1.0, 0.0), nodes_each=each
-    )
-    assert apart(averaged, alone) < TOLERANCE
-
-
-@pytest.mark.parametrize("layout", [None, FSDP], ids=["ddp", "fsdp"])
-def test_what_breaks_off_within_a_window_is_resumed_where_that_began_bit_for_bit(
-    fleet: CurveFleet, layout: Any
-) -> None:
-    job: dict[str, Any] = {"outer": OuterWish(2, 0.7, 0.9), "nodes_each": PAIR}
-    undisturbed = fleet.losses(layout, 4, **job)
-    what = {**job, "arena": f"outer {layout}"}
-    assert undisturbed[-1] < undisturbed[0]
-    before = fleet.losses(layout, 4, until=4, **what)  # three steps, and a part of the fourth
-    after = fleet.losses(layout, 4, seed=2, **what)
-    assert before == undisturbed[:4]
-    assert after == undisturbed[2:], "its third step was given up"
-
-
-def test_a_loop_that_is_ended_within_a_window_ends_with_an_outer_step_and_stays_ended(
-    fleet: CurveFleet,
-) -> None:
-    what: dict[str, Any] = {"outer": OuterWish(100, 0.7, 0.9), "arena": "ended"}
-    assert 2 <= len(fleet.losses(None, 2, stops=2, **what)) < STEPS
-    assert fleet.losses(None, 2, seed=2, **what) == []
+from tests.patience import PATIENCE_S
 
 
 def test_an_outer_step_is_nesterovs_with_what_was_come_away_for_a_gradient() -> None:
@@ -83,6 +31,41 @@ def test_an_outer_step_is_nesterovs_with_what_was_come_away_for_a_gradient() -> 
         outer.step()
     assert model.weight.tolist() == [[4.5, 1.5]]
     assert model.weight.grad is None, "the script's gradients are left as they are"
+
+
+def test_replicas_have_the_same_buffers_and_the_same_of_each_kind_of_state() -> None:
+    """A restored state may have its kinds in another order, and BatchNorm counts by itself."""
+    models = [torch.nn.BatchNorm1d(2) for _ in range(3)]
+    optimizers = [torch.optim.Adadelta(model.parameters()) for model in models]
+    outers = [
+        OuterSteps(OuterWish(2, 0.7, 0.9), [model], {"optimizer": optimizer})
+        for model, optimizer in zip(models, optimizers, strict=True)
+    ]
+    for number, (model, optimizer, outer) in enumerate(
+        zip(models, optimizers, outers, strict=True)
+    ):
+        outer.begin()
+        model(torch.randn(4, 2) + number).sum().backward()
+        optimizer.step()
+        for kinds in optimizer.state.values():
+            kinds |= {"square_avg": torch.full((2,), 3.0 * number), "acc_delta": torch.ones(2)}
+    restored = optimizers[2].state
+    restored.update({p: dict(reversed(kinds.items())) for p, kinds in restored.items()})
+    first = [buffer.clone() for buffer in models[0].buffers()]
+    store = dist.HashStore()  # type: ignore[attr-defined]
+
+    def step(rank: int) -> None:
+        group: Any = dist.ProcessGroupGloo(store, rank, 3, timedelta(seconds=PATIENCE_S))
+        outers[rank].group = group
+        outers[rank].step()
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(step, range(3)))
+    for model, optimizer in zip(models, optimizers, strict=True):
+        assert all(map(torch.equal, model.buffers(), first))
+        for kinds in optimizer.state.values():
+            assert kinds["square_avg"].tolist() == [3.0, 3.0]
+            assert kinds["acc_delta"].tolist() == [1.0, 1.0]
 
 
 def test_the_last_step_is_followed_by_an_outer_one() -> None:

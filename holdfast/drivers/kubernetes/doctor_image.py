@@ -20,6 +20,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.pods import PULL, Pod, ending, waits_for
 
 WITHIN_S = 300.0
+GONE_S = 60  # after which a pod that nobody deletes any more ends by itself
 POLL_S = 1.0
 KEPT = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations")
 LOOK = """
@@ -69,7 +70,14 @@ def pod(request: Request, name: str) -> Body:
     if request.namespace is not None:
         made["namespace"] = request.namespace
     kept = {key: spec[key] for key in KEPT if key in spec}
-    whole = {"restartPolicy": "Never", "automountServiceAccountToken": False, **kept}
+    account = request.job.access.service_account  # that of the job does not exist yet
+    whole = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "activeDeadlineSeconds": int(WITHIN_S) + GONE_S,
+        **({"serviceAccountName": account} if account else {}),
+        **kept,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",

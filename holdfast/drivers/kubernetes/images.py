@@ -4,26 +4,31 @@ The trial is a pod that asks for next to nothing: it pulls the image and says wh
 Holdfast it has. Until it has, nothing is replaced. Then one pod after the other gives way, at most
 one at a time: first a spare, and the new pod that comes in its place takes over the rank of a
 member, at the end of a step that other nodes have in memory, as for a machine that is about to go.
-Without spares a member is evicted, and saves what it alone has while it leaves. Which image a pod
+Without spares a member is evicted, and saves what it alone has while it leaves. Where pods with the
+new image reach a machine, but none becomes ready, the version before comes back. Which image a pod
 was made with stands in a label, because webhooks may rewrite what its containers say.
 """
 
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple
 
 from holdfast.controller import NodeState, Phase, State
+from holdfast.controller.state import Stage
 from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster
 from holdfast.drivers.kubernetes.manifests.names import IMAGE
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.origin import origin, owned
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.roster import Roster, uid_of
-from holdfast.events import AnyEvent, HealthChanged, Severity
+from holdfast.events import AnyEvent, HealthChanged, Severity, UpdateRequested
+from holdfast.versions import FIRST
 
 CONDITION = "image-replaced"
+STALLED = "stalled-"  # begins the id of a wish to go back
 MARK_CHARS = 16
 FIXED = {
     "job": "the pod template of a Job cannot be changed",
@@ -103,9 +108,14 @@ class RolloutStep(NamedTuple):
 class ImageRollout:
     """Which pod gives way next. `put` takes facts."""
 
-    def __init__(self, state: State, roster: Roster) -> None:
-        self._state, self._roster = state, roster
+    def __init__(
+        self, state: State, roster: Roster, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._state, self._roster, self._clock = state, roster, clock
         self._evicted: set[str] = set()  # UIDs
+        self._so_far = (0, 0)  # version, and how many nodes with its image have become ready
+        self._rolls = 0  # the version whose roll-out was seen, until all have its image
+        self._since: float | None = None  # when a pod was first seen that should become one more
         self.put: Callable[..., None] = lambda *_facts: None
 
     @property
@@ -118,17 +128,17 @@ class ImageRollout:
         state, pods = self._state, self._roster.pods
         wanted = mark(state.version.image)
         old = {uid for uid, pod in pods.items() if pod.metadata.labels.get(IMAGE, "") != wanted}
-        if facts := self._taken_back(old):
+        if facts := self._taken_back(old) or self._given_up(old):
             return RolloutStep(facts)
         self._evicted &= pods.keys()
         if not old or self._evicted or any(pod.leaving for pod in pods.values()):
             return RolloutStep()
         joined = {uid_of(node.node): node for node in state.nodes.values()}
-        coming = [uid for uid in pods if uid not in joined]
-        if stuck := [uid for uid in coming if uid in old]:
+        coming = pods.keys() - self._ready()
+        if stuck := sorted(coming & old):
             return self._evict(stuck[0])
         calm = state.phase is Phase.RUNNING and state.open_incident is None
-        if coming or not calm or any(n.state is NodeState.JOINING for n in joined.values()):
+        if coming or not calm:
             return RolloutStep()
         members = [uid_of(node) for _, node in sorted(state.ranks.items())]
         spares = [uid_of(node) for node in state.spares]
@@ -139,6 +149,54 @@ class ImageRollout:
         if waiting or outdated:
             return self._evict((waiting or outdated)[0])
         return RolloutStep()
+
+    @property
+    def waits(self) -> bool:
+        """Whether time may tell that the new image is of no use."""
+        return self._since is not None
+
+    def _given_up(self, old: set[str]) -> tuple[AnyEvent, ...]:
+        """Pods with the new image do not become ready, though they have a machine."""
+        version = self._state.version
+        fresh, ready = self._roster.pods.keys() - old, self._ready()
+        so_far = (version.number, len(fresh & ready))
+        if so_far != self._so_far:
+            self._so_far, self._since = so_far, None
+        coming = bool(fresh - ready or self._roster.missing())  # one that failed has a successor
+        if old:
+            self._rolls = version.number
+        elif not coming:
+            self._rolls = 0
+        if not coming or not self._may_go_back():
+            self._since = None
+        elif self._since is None:
+            placed = any(self._roster.pods[uid].spec.node_name for uid in fresh - ready)
+            self._since = self._clock() if placed else None
+        elif fresh - ready and self._clock() - self._since >= self._patience_s():
+            by = f"the roll-out of version {version.number}, as no pod was ready for long,"
+            return (UpdateRequested(by=by, id=f"{STALLED}{version.number}", back=True),)
+        return ()
+
+    def _may_go_back(self) -> bool:
+        """Not once the roll-out is over, nor while another version is prepared. Not twice in a row,
+        either: if what was before is of no use, the image is not to blame."""
+        state, updating = self._state, self._state.updating
+        used = [FIRST, *updating.used]
+        if len(used) == 1 or used[-2].image == state.version.image:
+            return False
+        stage, last = updating.records[-1].stage, updating.records[-1].id
+        if stage in (Stage.PREPARING, Stage.WAITING) or last.startswith(STALLED):
+            return False
+        trained = state.start is not None and state.start.version.number == state.version.number
+        return self._rolls == state.version.number or not (self._so_far[1] or trained)
+
+    def _ready(self) -> set[str]:
+        nodes = self._state.nodes.values()
+        return {uid_of(one.node) for one in nodes if one.state is not NodeState.JOINING}
+
+    def _patience_s(self) -> float:
+        """The job itself waits no longer than that for a node."""
+        return self._state.limits.node_wait_s / (2 if self._state.phase is Phase.WAITING else 1)
 
     def done(self, pod: Pod) -> None:
         """It goes."""

@@ -30,6 +30,7 @@ from holdfast.drivers.kubernetes.origin import origin, owned
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.drivers.kubernetes.talk import say
 
+LOOK_S = 5.0  # whether a roll-out comes further
 RETRY_S = 1.0  # after the API refused, doubling
 RETRY_LAST_S = 30.0
 
@@ -120,6 +121,8 @@ class Supply:
         step = self.images.next() if not self._unseen() else RolloutStep()
         if step.facts:
             self.images.put(*step.facts)
+        if self.images.waits:
+            asyncio.get_running_loop().call_later(LOOK_S, self._look.set)
         if step.evict is not None:
             await give_way(self._cluster, step.evict)
             self.images.done(step.evict)

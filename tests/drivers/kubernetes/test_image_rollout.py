@@ -1,12 +1,22 @@
 """Which pod gives way to one with another image: one at a time, and only while nothing is wrong."""
 
+import pytest
+
 from holdfast.controller import NodeState, Phase
-from holdfast.controller.state import HealthRecord, UpdateRecord
-from holdfast.drivers.kubernetes.images import CONDITION, ImageRollout, RolloutStep, mark, refusal
+from holdfast.controller.state import HealthRecord, Stage, UpdateRecord
+from holdfast.drivers.kubernetes import doctor_image
+from holdfast.drivers.kubernetes.images import (
+    CONDITION,
+    ImageRollout,
+    RolloutStep,
+    mark,
+    refusal,
+    with_image,
+)
 from holdfast.drivers.kubernetes.manifests.names import IMAGE
 from holdfast.drivers.kubernetes.roster import Roster
-from holdfast.events import HealthChanged, Severity
-from holdfast.versions import Version
+from holdfast.events import HealthChanged, Severity, UpdateRequested
+from holdfast.versions import FIRST, Version
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.seen import pod
 from tests.drivers.kubernetes.test_roster import state
@@ -21,7 +31,8 @@ class Scene:
     def __init__(self, spares: str = "", fresh: str = "") -> None:
         self.state = state(*(f"uid-{name}" for name in "ab" + spares))
         self.roster = Roster(self.state)
-        self.rollout = ImageRollout(self.state, self.roster)
+        self.now = 0.0
+        self.rollout = ImageRollout(self.state, self.roster, lambda: self.now)
         for name in "ab" + spares:
             self.roster.see(pod(name, labels=FRESH if name in fresh else {}))
             kind = NodeState.SPARE if name in spares else NodeState.MEMBER
@@ -31,7 +42,7 @@ class Scene:
         self.state.phase = Phase.RUNNING
         self.state.updating.used = [NEW]
         self.state.updating.records = [
-            UpdateRecord(id="x", version=NEW, by="me", at=0.0, when="next-step")
+            UpdateRecord(id="x", version=NEW, by="me", at=0.0, when="next-step", stage=Stage.USED)
         ]
 
     def evicted(self) -> str:
@@ -46,6 +57,15 @@ class Scene:
         assert step.evict is None
         facts = [fact for fact in step.facts if isinstance(fact, HealthChanged)]
         return [(fact.node, fact.severity) for fact in facts]
+
+    def back(self) -> UpdateRequested | None:
+        """The wish to go back, if that is what is done now."""
+        step = self.rollout.next()
+        return next((fact for fact in step.facts if isinstance(fact, UpdateRequested)), None)
+
+    def waits(self) -> bool:
+        """Whether time counts."""
+        return self.rollout.waits
 
     def announced(self, node: str) -> None:
         """It was told that this node goes."""
@@ -116,6 +136,87 @@ def test_what_is_taken_back_stays_and_a_pod_that_cannot_start_goes_first() -> No
     assert scene.evicted() == "d", "its image may not be there at all"
 
 
+PATIENCE_S = 600.0
+
+
+@pytest.mark.parametrize(
+    ("phase", "within_s"), [(Phase.RUNNING, PATIENCE_S), (Phase.WAITING, PATIENCE_S / 2)]
+)
+def test_the_version_before_comes_back_if_no_pod_becomes_ready(
+    phase: Phase, within_s: float
+) -> None:
+    """Where the job waits for it, before it waits in vain."""
+    scene = Scene()
+    scene.state.phase, scene.state.asked = phase, 1
+    stuck = pod("c", labels=FRESH, phase="Pending", state={"waiting": {}})
+    scene.roster.see(stuck)
+    assert scene.back() is None and scene.waits()
+    scene.now = within_s - 1
+    assert scene.back() is None
+    scene.roster.lose(stuck)  # each pod that fails is followed by another one
+    assert scene.rollout.next().facts == ()
+    scene.roster.see(pod("d", labels=FRESH, phase="Pending", state={"waiting": {}}))
+    scene.now = within_s
+    wish = scene.back()
+    assert wish is not None and wish.back and "roll-out of version 2" in wish.by
+    again = UpdateRecord(id=wish.id, version=FIRST, by=wish.by, at=0.0, when="next-step", back=True)
+    scene.state.updating.records.append(again)
+    assert scene.back() is None, "it is told once"
+    scene.state.updating.used.clear()
+    again.stage = Stage.USED
+    assert scene.evicted() == "d", "before a member is"
+
+
+def test_time_counts_while_no_more_become_ready_and_only_where_they_have_a_machine() -> None:
+    scene = Scene()
+    scene.roster.see(pod("c", labels=FRESH, machine="", phase="Pending", state={"waiting": {}}))
+    assert scene.back() is None and not scene.waits(), "the cluster has no room"
+    scene.roster.see(pod("c", labels=FRESH))
+    assert scene.back() is None and scene.waits()
+    scene.now = PATIENCE_S - 1
+    scene.state.nodes["uid-c"] = scene.state.nodes["uid-a"].__class__(
+        node="uid-c", name="c", address="", workers=1, state=NodeState.SPARE
+    )
+    assert scene.back() is None and not scene.waits()
+    scene.roster.see(pod("d", labels=FRESH))
+    for scene.now in (PATIENCE_S, 2 * PATIENCE_S - 1):
+        assert scene.back() is None
+    scene.now = 2 * PATIENCE_S
+    assert scene.back() is not None
+
+
+def test_the_last_pod_belongs_to_the_roll_out() -> None:
+    scene = Scene(fresh="a")
+    assert scene.evicted() == "b"
+    scene.roster.lose(pod("b"))
+    scene.state.asked = 1
+    assert scene.back() is None
+    scene.roster.see(pod("c", labels=FRESH, state={"waiting": {}}))
+    assert scene.back() is None
+    scene.now = PATIENCE_S
+    assert scene.back() is not None
+
+
+def test_a_node_that_is_lost_after_the_roll_out_says_nothing_of_the_image() -> None:
+    scene = Scene(fresh="ab")
+    assert scene.back() is None
+    scene.roster.lose(pod("b"))
+    scene.roster.see(pod("c", labels=FRESH, state={"waiting": {}}))
+    for scene.now in (0.0, 10 * PATIENCE_S):
+        assert scene.back() is None and not scene.waits()
+
+
+def test_a_newer_wish_is_not_taken_back() -> None:
+    scene = Scene()
+    scene.roster.see(pod("c", labels=FRESH, state={"waiting": {}}))
+    assert scene.back() is None
+    newer = Version(number=3, image="img:3")
+    wish = UpdateRecord(id="y", version=newer, by="me", at=0.0, when="next-step")
+    scene.state.updating.records.append(wish)
+    scene.now = PATIENCE_S
+    assert wish.stage is Stage.PREPARING and scene.back() is None
+
+
 def test_only_pods_of_our_own_are_replaced_and_state_has_to_be_somewhere_meanwhile() -> None:
     assert refusal(asked("pods", nodes={"count": 2})) == ""
     assert refusal(asked("pods", checkpoints={"shared": {"path": "/s"}})) == ""
@@ -128,3 +229,18 @@ def test_only_pods_of_our_own_are_replaced_and_state_has_to_be_somewhere_meanwhi
     ):  # fmt: skip
         why = refusal(asked(engine, nodes={"count": 2}))  # type: ignore[arg-type]
         assert words in why and "--replace" in why
+
+
+def test_the_pod_that_tries_pulls_as_a_node_does_and_ends_though_its_controller_is_gone() -> None:
+    """Pull secrets may be those of the service account; what nobody deletes asks for no room."""
+    request = asked(
+        "pods",
+        image={"name": "img:1", "pull_secrets": ["key"]},
+        access={"service_account": "trainers"},
+        scheduling={"node_selector": {"pool": "a"}},
+    )
+    spec = doctor_image.pod(with_image(request, "img:2"), "run-image-x")["spec"]
+    assert spec["containers"][0]["image"] == "img:2"
+    assert spec["serviceAccountName"] == "trainers" and not spec["automountServiceAccountToken"]
+    assert spec["imagePullSecrets"] == [{"name": "key"}] and spec["nodeSelector"] == {"pool": "a"}
+    assert doctor_image.WITHIN_S < spec["activeDeadlineSeconds"] < 2 * doctor_image.WITHIN_S

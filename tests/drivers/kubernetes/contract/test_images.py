@@ -10,6 +10,7 @@ from holdfast.drivers.kubernetes.cluster import PODS
 from holdfast.spec.cluster import Engine
 from holdfast.status import JobStatus
 from tests.drivers.kubernetes.contract.site import Site, running
+from tests.more import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 IMAGES = ("img:1", "img:2")
@@ -62,13 +63,13 @@ def test_pods_are_replaced_one_by_one_and_no_step_is_lost(tmp_path: Path) -> Non
     asyncio.run(_played("pods", tmp_path, story))
 
 
-def test_without_spares_a_pod_leaves_before_its_successor_comes_and_all_can_be_taken_back(
+def test_without_spares_a_pod_leaves_before_its_successor_comes_and_half_of_it_can_be_taken_back(
     tmp_path: Path,
 ) -> None:
     async def story(site: Site) -> None:
         await site.trains()
         await site.update("new", image="img:2")
-        await all_have(site, "img:2", 2)
+        await site.until(lambda _: "img:2" in images(site), "a pod with img:2")
         await site.update("back", back=True)
         status = await all_have(site, "img:1", 2)
         assert (status.version, status.restarts_count) == (1, 0)
@@ -78,6 +79,27 @@ def test_without_spares_a_pod_leaves_before_its_successor_comes_and_all_can_be_t
     asyncio.run(_played("pods", tmp_path, story, light=True, nodes={"count": 2}))
 
 
+@long
+def test_an_image_that_can_be_pulled_no_more_is_taken_back_while_the_job_waits(
+    tmp_path: Path,
+) -> None:
+    async def story(site: Site) -> None:
+        await site.trains()
+        await site.update("new", image="img:2")
+        assert site.it.images is not None
+        del site.it.images["img:2"]  # once it was tried
+        await site.until(lambda s: s.updates[-1].id == "stalled-2", "the wish", 60)
+        status = await all_have(site, "img:1", 2)
+        assert (status.version, status.outcome) == (1, None)
+        assert [one.stage for one in status.updates] == ["reverted", "used"]
+        await site.stop()
+        await site.ends("stopped")
+
+    wait = {"check": "off", "node_wait_s": 20.0}
+    asyncio.run(_played("pods", tmp_path, story, light=True, nodes={"count": 2}, recovery=wait))
+
+
+@long
 def test_an_engine_that_makes_the_pods_itself_refuses(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.trains()
