@@ -172,8 +172,36 @@ def test_a_job_of_a_trials_name_is_not_touched(home: Path) -> None:
     os.close(records.create(other, records.job_dir("find-1"), now=1.0))
     refused = holdfast("run", str(file))
     assert refused.returncode == 2 and "error[job-exists]" in refused.stderr
-    assert "find-1" in refused.stderr and not (home / "sweeps" / "find").exists()
+    assert "find-1" in refused.stderr and sweeps.found("find") is None
     assert records.load_job(records.job_dir("find-1")) == other
+
+
+def test_who_is_refused_leaves_the_sweep_to_who_runs_it(home: Path) -> None:
+    file = described(home)
+    job = job_from_file(file, Flags())
+    with sweeps.locked("find"):  # and has not written anything yet
+        refused = holdfast("run", str(file))
+        assert refused.returncode == 2 and "error[job-running]" in refused.stderr
+        assert len(sweeps.opened(job, replace=False)) == 3
+    assert sweeps.found("find") == job
+
+
+@pytest.mark.parametrize(
+    ("lines", "metric"),
+    [
+        (['{"loss": 2.0}', '{"loss": 1.5}', '{"loss": null}'], 1.5),  # a step without it
+        (['{"loss": 2.0}', '{"loss": null, "not_finite": {"loss": "NaN"}}'], None),  # diverged
+        (["5}", '{"lo'], None),
+    ],
+)
+def test_a_trial_is_known_by_the_newest_loss_unless_that_is_not_finite(
+    home: Path, lines: list[str], metric: float | None
+) -> None:
+    job = Job.model_validate({"name": "find", "script": "t.py", "sweep": {"trials": 1}})
+    trial = Job(name="find-0", script="t.py")
+    os.close(records.create(trial, records.job_dir("find-0"), now=1.0))
+    (home / "jobs" / "find-0" / "metrics.jsonl").write_text("\n".join(lines))
+    assert sweeps.status(job).trials[0].metric == metric
 
 
 @pytest.mark.parametrize(
