@@ -94,8 +94,7 @@ def test_a_file_that_is_there_stays_unless_it_is_to_be_replaced(gpt: Path, tmp_p
     link = tmp_path / "link.html"
     link.symlink_to(page)
     page.write_text("mine")
-    words = (*words[:-1], str(link), "--force")
-    assert holdfast("report", *words).returncode == 0
+    assert holdfast("report", *words[:-1], str(link), "--force").returncode == 0
     assert link.is_symlink() and page.read_text().startswith("<!doctype html>")
     assert sorted(path.name for path in tmp_path.glob("*.html*")) == ["link.html", "page.html"]
     assert gpt.exists()

@@ -104,9 +104,11 @@ def test_a_killed_sweep_goes_on_and_a_failed_trial_ends_no_other(home: Path) -> 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_stop_ends_all_trials_and_the_next_run_does_them(home: Path) -> None:
     file = described(home, over={"x": [3, 1]})
-    for number, by in enumerate(["holdfast stop", "SIGTERM"], 1):
+    starts: list[str] = []
+    for by in ("holdfast stop", "SIGTERM"):
+        starts.append("3 0")
         running = start("run", str(file))
-        come(lambda number=number: begun(home) == ["3 0"] * number)
+        come(lambda: begun(home) == starts)
         if by == "SIGTERM":
             running.send_signal(signal.SIGTERM)
         else:
@@ -117,7 +119,7 @@ def test_a_stop_ends_all_trials_and_the_next_run_does_them(home: Path) -> None:
         assert json.loads(holdfast("sweep", "find", "--json").stdout)["phase"] == "stopped"
     (home.parent / "go").touch()
     assert holdfast("run", str(file)).returncode == 0
-    assert begun(home) == ["1 1", "3 0", "3 0", "3 0"]
+    assert begun(home) == ["1 1", *starts, "3 0"]
 
 
 @pytest.mark.slow
