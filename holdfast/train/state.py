@@ -15,6 +15,7 @@ reports it again, whereas the other order would lose what the step logged.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -155,18 +156,14 @@ class State:
         self.completed = self._snapshots.restore() if self._snapshots else 0
         self._ended = self._snapshots is not None and self._snapshots.loop.ended
         if self.completed == 0 and self.survival is not None:
-            self.survival.unrecorded(self._spread)
+            self.survival.unrecorded(partial(_spread, self._apart))
         elif self.completed == 0:
-            self._spread()
+            _spread(self._apart)
         if self.outer is not None:
             self.outer.begin()
         if self.elastic is not None:
             ranks = self._snapshots.loop.ranks_before if self._snapshots else None
             self.elastic.resumed(self.completed, ranks)
-
-    def _spread(self) -> None:
-        for module in self._apart:
-            spread(module)
 
     def _restore_again(self) -> None:
         """In a process that is kept: what it has is of a step that was given up."""
@@ -307,6 +304,11 @@ class State:
                 "have ended with it (state.stop() ends the loop after the step)",
                 name,
             )
+
+
+def _spread(modules: Iterable[torch.nn.Module]) -> None:
+    for module in modules:
+        spread(module)
 
 
 def _require_equal_replicas(snapshots: Snapshotter) -> None:

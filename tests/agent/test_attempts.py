@@ -240,7 +240,7 @@ async def test_a_stop_that_saves_comes_after_the_save() -> None:
     attempts.start(start())
     stops.obey(stop(grace_s=60.0, save=True))
     await asyncio.sleep(0)
-    assert parts.saves.saves == [{"node_goes": False, "job_ends": True}]
+    assert parts.saves.saves == [{"node_goes": False, "job_ends": True, "holds": True}]
     assert not parts.processes.signals
     parts.saves.saved.set()
     await parts.tasks.running.pop(0)
@@ -258,7 +258,7 @@ async def test_a_node_that_is_asked_to_leave_saves_first_and_not_when_asked_twic
     attempts.start(start())
     leaving.ask(60.0)
     await asyncio.sleep(0)
-    assert parts.saves.saves == [{"node_goes": True, "job_ends": False}]
+    assert parts.saves.saves == [{"node_goes": True, "job_ends": False, "holds": False}]
     assert not parts.end.begun
     leaving.ask(60.0)
     assert parts.end.begun

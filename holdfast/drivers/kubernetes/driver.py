@@ -148,11 +148,8 @@ class KubernetesDriver:
         self._admitted = AdmittedSize(cluster, request, controller.state, self._shell.put)
         self._departures = ending.Departures(self._there)
         here = f"{cluster.namespace}/{request.name}"
-        self._machines = MachineWatch(
-            cluster,
-            MachineConditions(controller.state, self._roster.machine, here),
-            self._shell.put,
-        )
+        conditions = MachineConditions(controller.state, self._roster.machine, here)
+        self._machines = MachineWatch(cluster, conditions, self._shell.put)
 
     def _explained(self, event: AnyEvent) -> AnyEvent:
         """A fact with what the API says of it."""

@@ -10,6 +10,7 @@ We read the schemas ourselves: kubernetes-validate loads two megabytes anew for 
 something is wrong at all a fast validator says; what it is, one whose messages we know.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 import jsonschema_rs
 import yaml
-from jsonschema import Draft202012Validator
+from jsonschema import Draft4Validator, Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 from kubernetes_validate.utils import schema_contents  # type: ignore[import-untyped]
 from referencing import Registry, Resource
@@ -75,21 +76,29 @@ SMALL: dict[tuple[str, str], Body] = {  # kinds without a definition at hand, as
 
 
 class Checker:
-    """One schema; `version` is that of Kubernetes whose definitions it refers to."""
+    """One schema, with the definitions of a `version` of Kubernetes; without one it is that of a
+    custom kind, where `exclusiveMinimum` is true or false as in OpenAPI 3.0."""
 
     def __init__(self, schema: Body, version: str | None = None) -> None:
         self.schema = schema
-        within = _core(version) if version else Registry[Any]()
-        known = _fast_core(version) if version else None
-        self._fast = jsonschema_rs.Draft202012Validator(schema, registry=known, offline=True)
-        self._telling = Draft202012Validator(schema, registry=within)
+        known = _core(version) if version else Registry[Any]()
+        kind = Draft202012Validator if version else Draft4Validator
+        self._telling = kind(schema, registry=known)
+        self._fast: jsonschema_rs.Validator | None = None
+        with contextlib.suppress(jsonschema_rs.ValidationError):  # some patterns are only Go's
+            if version:
+                self._fast = jsonschema_rs.Draft202012Validator(
+                    schema, registry=_fast_core(version), offline=True
+                )
+            else:
+                self._fast = jsonschema_rs.Draft4Validator(schema, offline=True)
 
     def errors(self, body: object) -> list[ValidationError]:
         """What is wrong with this."""
-        if self._fast.is_valid(body):
+        if self._fast is not None and self._fast.is_valid(body):
             return []
         found = list(self._telling.iter_errors(body))
-        assert found, f"one validator refuses what another takes: {body}"
+        assert found or self._fast is None, f"one validator refuses what another takes: {body}"
         return found
 
 
