@@ -41,6 +41,7 @@ class ProfileOrder(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     after: int
     path: str
+    within_s: float = 120.0  # of which no more is recorded, whether a step ends or not
 
 
 class ProfileNotes(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,7 @@ class ProfileNotes(msgspec.Struct, frozen=True, kw_only=True):
     ends_ns: tuple[int, ...] = ()
     waits_ns: tuple[tuple[int, int], ...] = ()
     stalled_s: float = 0.0
+    cuda: bool = False  # the process uses a GPU
 
 
 class ProfileSlot:
@@ -106,7 +108,7 @@ class ProfileSlot:
             return None
         try:
             return msgspec.json.decode(self._answer[:length], type=ProfileNotes)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:  # of msgspec, and UnicodeDecodeError
             return ProfileNotes(why=f"its answer cannot be read: {error}")
 
     # ── worker side ──

@@ -12,9 +12,15 @@ from msgspec import Meta
 
 STEPS_MAX = 50  # of one profile: a trace of more is too large to be looked at
 RANKS_MAX = 16
+AUTOMATIC = "attempt-"  # how the id of a profile begins that the controller wants itself
 PART_NAMES = ("compute", "communication", "copies", "data", "idle")
 
 ProfileId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z")]
+# whoever tells them is not to be trusted with a path, nor with a command that people paste
+TracePath = Annotated[
+    str, Meta(pattern=r"^(profiles/[a-z0-9][a-z0-9-]{0,62}/rank-[0-9]{1,7}\.json\.gz)?\Z")
+]
+NodeLabel = Annotated[str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", max_length=253)]
 
 
 class ProfileWish(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +73,7 @@ class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     why: str = ""
-    node: str = ""
+    node: NodeLabel = ""
     first_step: int = 0
     steps: int = 0
     parts: StepParts = StepParts()
@@ -76,7 +82,7 @@ class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
     device: Literal["cuda", "cpu", ""] = ""  # of what the parts tell
     top: tuple[TopKernel, ...] = ()
     events: int = 0  # in the trace
-    trace: str = ""  # its file, relative to the job's folder
+    trace: TracePath = ""  # its file, relative to the job's folder
     stalled_s: float = 0.0  # in which the rank set up the profiler and wrote its trace
 
 

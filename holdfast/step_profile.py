@@ -9,14 +9,19 @@ section named `profile`, so that they are not taken for a hang.
 
 The training is never to suffer: whatever goes wrong ends the profile and is told as its reason. A
 script that has a `torch.profiler` of its own is left alone, because there can be one at a time; if
-it begins one meanwhile, ours gives way.
+it begins one meanwhile, ours gives way. And no recording is without bounds: each operator takes
+memory, so a thread of ours looks at the time and the memory, and ends what goes on for too long
+also where no step ends any more; a section of the script ends it at once.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
+import resource
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -29,6 +34,8 @@ from holdfast.profile_slot import ProfileNotes, ProfileOrder, ProfileSlot, Profi
 SECTION = "profile"
 OWN = "its script has a torch.profiler of its own; there can be one at a time"
 WAITS_PER_STEP = 4  # for batches, of which more are not told
+LOOK_S = 0.5
+GROWTH_BYTES = 256 << 20  # of this process while it records; PyTorch takes 7 times that to end it
 
 Section = Callable[[], AbstractContextManager[None]]
 
@@ -51,7 +58,12 @@ class _Recording:
         self._profile = profiler.profile(schedule=steps, on_trace_ready=self._save)
         _ours.add(self._profile)
         self._profile.start()
-        self._unguard = _guard(give_way)
+        try:
+            self._unguard = _guard(give_way)
+        except Exception:
+            self._profile.on_trace_ready = None
+            self._profile.stop()
+            raise
 
     def step(self, step: int) -> bool:
         """One more has ended; whether it was the last."""
@@ -64,7 +76,9 @@ class _Recording:
         return len(self.ends_ns) > self.order.steps
 
     def _save(self, profile: Any) -> None:
-        profile.profiler.kineto_results.save(self.order.path)
+        profile.profiler.kineto_results.save(self.order.path)  # which only logs that it cannot
+        if not os.path.exists(self.order.path):
+            raise OSError("Kineto wrote no trace (is the disk full?)")
 
     def end(self) -> None:
         """Nothing is recorded any more. Raises whatever PyTorch does."""
@@ -77,8 +91,9 @@ class _Recording:
         self._profile.on_trace_ready = None
         with contextlib.suppress(Exception):
             self._profile.stop()
-        with contextlib.suppress(OSError):
-            os.unlink(self.order.path)
+        for path in (self.order.path, f"{self.order.path}.tmp"):  # Kineto writes that one first
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     def notes(self) -> ProfileNotes:
         """What the agent is told."""
@@ -88,6 +103,7 @@ class _Recording:
             ends_ns=tuple(self.ends_ns),
             waits_ns=tuple(self.waits_ns[-most:]),
             stalled_s=self.stalled_s,
+            cuda=_uses_cuda(),
         )
 
 
@@ -100,6 +116,8 @@ class StepProfiler:
         self._heard = slot.wanted  # the newest wish that was looked at
         self._due: ProfileOrder | None = None  # begins after a step that is still to come
         self._recording: _Recording | None = None
+        self._busy = False  # at the end of a step: nobody may end it in between
+        self._too_much: tuple[int, str] | None = None  # number of a wish, and why it is given up
 
     def step_ended(self, step: int) -> None:
         """This step, counted from 1, has ended. Never raises."""
@@ -107,10 +125,14 @@ class StepProfiler:
             return
         if os.getpid() != self._pid:
             return
+        self._busy = True
         try:
+            self._end_if_too_much()
             self._look(step)
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            self._busy = False
 
     def waited(self, seconds: float) -> None:
         """The loop has just waited so long for a batch."""
@@ -127,6 +149,12 @@ class StepProfiler:
             recording.abandon()
         self._slot.tell(self._heard, ProfileNotes(why=why))
 
+    def interrupt(self, why: str) -> None:
+        """Likewise, if one is being recorded and this is not the end of a step, which has a section
+        of its own; what begins later still comes."""
+        if self._recording is not None and not self._busy:
+            self.give_up(why)
+
     def _look(self, step: int) -> None:
         wanted = self._slot.wanted
         if wanted != self._heard:
@@ -140,14 +168,51 @@ class StepProfiler:
             self._begin(wanted, order)
 
     def _begin(self, number: int, order: ProfileOrder) -> None:
-        if why := _taken_elsewhere():
-            self._slot.tell(number, ProfileNotes(why=why))
-            return
         self._slot.reach(ProfileStage.PREPARING)
         began = time.monotonic()
         with self._section():
+            if why := _taken_elsewhere():
+                self._slot.tell(number, ProfileNotes(why=why))
+                return
             self._recording = _Recording(number, order, self._give_way)
         self._recording.stalled_s = time.monotonic() - began
+        main = threading.current_thread() is threading.main_thread()
+        if main:
+            _interruptible.add(self)
+        threading.Thread(target=self._limit, args=(number, order, main), daemon=True).start()
+
+    def _limit(self, number: int, order: ProfileOrder, interrupt: bool) -> None:
+        """End what goes on for too long or takes too much memory, also where no step ends any more:
+        in an evaluation, after the training. Python's main thread can be made to call something;
+        where another thread trains, it hears of it at the end of its step."""
+        end, most = time.monotonic() + order.within_s, _resident_bytes() + GROWTH_BYTES
+        while (doing := self._recording) is not None and doing.number == number:
+            if why := self._excess(doing, end, most):
+                self._too_much = (number, why)
+                if interrupt:
+                    ctypes.pythonapi.Py_AddPendingCall(_end_now, None)
+            time.sleep(LOOK_S)
+
+    def _excess(self, doing: _Recording, end: float, most: int) -> str:
+        if self._slot.wanted != doing.number:
+            return "it was taken back"
+        if time.monotonic() >= end:
+            return f"its steps were not over within {doing.order.within_s:g} s"
+        if _resident_bytes() > most:
+            took = f"recording took more than {GROWTH_BYTES >> 20} MiB of memory"
+            return f"{took}; profile fewer steps"
+        return ""
+
+    def interrupted(self) -> None:
+        """In the main thread, between two instructions of whatever it does. Never raises."""
+        with contextlib.suppress(Exception):
+            if not self._busy and os.getpid() == self._pid and not _captures():
+                self._end_if_too_much()
+
+    def _end_if_too_much(self) -> None:
+        doing, told = self._recording, self._too_much
+        if doing is not None and told is not None and told[0] == doing.number:
+            self.give_up(told[1])
 
     def _go_on(self, recording: _Recording, step: int) -> None:
         last = len(recording.ends_ns) == recording.order.steps
@@ -175,14 +240,45 @@ class StepProfiler:
             self._slot.tell(self._heard, ProfileNotes(why=why))
 
 
+def _uses_cuda() -> bool:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def _captures() -> bool:
+    """Whether a CUDA graph is being captured, which the end of a profiler would spoil."""
+    cuda: Any = sys.modules.get("torch.cuda")
+    return cuda is not None and cuda.is_initialized() and bool(cuda.is_current_stream_capturing())
+
+
+_interruptible: weakref.WeakSet[StepProfiler] = weakref.WeakSet()
+
+
+def _interrupted(_: object) -> int:
+    for one in list(_interruptible):
+        one.interrupted()
+    return 0
+
+
+# what the main thread calls lives as long as the process, as C does not count references
+_end_now = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_interrupted)
+
+
 def _taken_elsewhere() -> str:
     """Why this process cannot be profiled now; empty if it can."""
     torch, profiler = sys.modules.get("torch"), sys.modules.get("torch.profiler")
     if torch is None or profiler is None:
         return "it has not imported torch"
     kind: type = vars(profiler)["_KinetoProfile"]
-    if _is_alive(kind) and gc.collect() and _is_alive(kind):  # it may only be waiting for that
-        return OWN
+    if _is_alive(kind):
+        gc.collect()  # it may only be waiting for that
+        if _is_alive(kind):
+            return OWN
     return "its script is being profiled by itself" if _records() else ""
 
 
@@ -215,8 +311,15 @@ def _guard(give_way: Callable[[], None]) -> Callable[[], None]:
 
 
 def _is_alive(kind: type) -> bool:
-    """Whether there is one of this kind that is not ours."""
-    return any(issubclass(type(one), kind) and one not in _ours for one in gc.get_objects())
+    """Whether there is one of this kind that is not ours and may still record."""
+    found = (one for one in gc.get_objects() if issubclass(type(one), kind) and one not in _ours)
+    return any(not _is_over(one) for one in found)
+
+
+def _is_over(profile: Any) -> bool:
+    """Whether it has been stopped: it has what it recorded, and is in no step of a schedule."""
+    recorded = getattr(getattr(profile, "profiler", None), "kineto_results", None)
+    return recorded is not None and getattr(profile, "step_rec_fn", None) is None
 
 
 _profiler: StepProfiler | None = None
@@ -255,3 +358,9 @@ def give_up(why: str) -> None:
     """Whatever is wanted of this process will not come, for this reason."""
     if _profiler is not None:
         _profiler.give_up(why)
+
+
+def interrupt(why: str) -> None:
+    """Likewise, if it is being recorded; what begins later still comes."""
+    if _profiler is not None:
+        _profiler.interrupt(why)

@@ -1,6 +1,9 @@
 """A worker profiles its steps when its page says so, and does nothing in any other step."""
 
+import gc
 import json
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.page import PAGE_BYTES, Page
-from holdfast.profile_slot import ProfileOrder, ProfileSlot
+from holdfast import step_profile
+from holdfast.page import Page
+from holdfast.profile_slot import ProfileOrder
 from holdfast.step_profile import StepProfiler
+from holdfast.train.progress import ProgressReporter
+from tests.patience import PATIENCE_S
 
 
 class Worker:
@@ -34,8 +40,16 @@ class Worker:
         self.sections.append(self.stage)
         yield
 
-    def ask(self, number: int, steps: int = 2, after: int = 0) -> None:
-        self.slot.ask(number, ProfileOrder(steps=steps, after=after, path=str(self.trace)))
+    def ask(self, number: int, steps: int = 2, after: int = 0, within_s: float = 60.0) -> None:
+        path = str(self.trace)
+        order = ProfileOrder(steps=steps, after=after, path=path, within_s=within_s)
+        self.slot.ask(number, order)
+
+    def why(self, number: int) -> str:
+        """Why there is none; empty if there is one."""
+        notes = self.slot.answer_to(number)
+        assert notes is not None
+        return notes.why
 
     def do(self, steps: int) -> None:
         for _ in range(steps):
@@ -131,7 +145,6 @@ def test_a_profiler_that_the_script_begins_meanwhile_gets_its_events(worker: Wor
     assert not records() and not worker.trace.exists()
     before = torch.autograd.profiler.profile._prepare_trace
     worker.ask(2, steps=1)
-    del own
     worker.do(3)
     assert (again := worker.slot.answer_to(2)) is not None and not again.why
     assert torch.autograd.profiler.profile._prepare_trace is before, "nothing of ours is left"
@@ -147,16 +160,135 @@ def test_a_profiler_that_the_script_begins_meanwhile_goes_on_over_steps(worker: 
     assert sum(event.count for event in own.key_averages() if event.key == "aten::mm") == 5
 
 
-def test_what_goes_wrong_is_told_and_never_raised(worker: Worker) -> None:
-    worker.trace = worker.trace.parent / "no" / "folder" / "trace.json"
+def test_a_profiler_of_the_script_that_waits_is_seen_where_there_is_no_garbage(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = torch.profiler.profile(schedule=torch.profiler.schedule(wait=9, warmup=1, active=1))
+    collect = gc.collect
+
+    def nothing_left() -> int:
+        collect()
+        return 0
+
+    monkeypatch.setattr(gc, "collect", nothing_left)
     worker.ask(1, steps=1)
     worker.do(4)
-    assert (notes := worker.slot.answer_to(1)) is not None
-    assert not worker.trace.exists(), notes
+    assert "torch.profiler of its own" in worker.why(1)
+    assert own.profiler is None
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_profiler_of_the_script_that_is_over_holds_up_nothing(
+    worker: Worker, scheduled: bool
+) -> None:
+    once = torch.profiler.schedule(wait=1, warmup=1, active=1, repeat=1)
+    own = torch.profiler.profile(schedule=once if scheduled else None)
+    with own:
+        worker.ask(1)
+        for _ in range(4):
+            worker.do(1)
+            own.step()
+    assert "torch.profiler of its own" in worker.why(1)
+    worker.ask(2, steps=1)
+    worker.do(4)
+    assert worker.why(2) == ""
+    assert own.key_averages() is not None, "and it keeps what it has"
+
+
+def test_whether_there_is_another_profiler_is_looked_for_in_a_section(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def taken() -> str:
+        seen.append(list(worker.sections))
+        return "taken"
+
+    monkeypatch.setattr(step_profile, "_taken_elsewhere", taken)
+    worker.ask(1)
+    worker.do(1)
+    assert seen == [["PREPARING"]] and worker.why(1) == "taken"
+
+
+def test_what_goes_wrong_is_told_and_never_raised(worker: Worker) -> None:
+    there, worker.trace = worker.trace, worker.trace.parent / "no" / "folder" / "trace.json"
+    worker.ask(1, steps=1)
+    worker.do(4)
+    assert "Kineto wrote no trace" in worker.why(1) and not records()
+    worker.trace = there
+    worker.ask(2, steps=1)
+    worker.do(4)
+    assert worker.why(2) == "" and worker.trace.exists()
     worker.slot._order[:4] = b"\xff\xff\xff\xff"
     worker.slot._words[0] = 9
     worker.do(2)
     assert (broken := worker.slot.answer_to(9)) is not None and "Error" in broken.why
+
+
+def compute_until_answered(worker: Worker, number: int) -> None:
+    """In which no step ends."""
+    a, until = torch.ones(4, 4, requires_grad=True), time.monotonic() + PATIENCE_S
+    while worker.slot.answer_to(number) is None:
+        assert time.monotonic() < until
+        (a * 2).sum().backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("bound", ["time", "memory", "taken back"])
+def test_what_goes_on_without_bounds_is_ended_though_no_step_ends(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(step_profile, "LOOK_S", 0.01)
+    if bound == "memory":
+        monkeypatch.setattr(step_profile, "GROWTH_BYTES", -(1 << 40))
+    worker.ask(1, steps=5, within_s=0.01 if bound == "time" else 60.0)
+    worker.do(2)
+    if bound == "taken back":
+        worker.slot.withdraw()
+    compute_until_answered(worker, 1)
+    words = {"time": "not over within 0.01 s", "memory": "MiB of memory", "taken back": bound}
+    assert words[bound] in worker.why(1) and not records() and not worker.trace.exists()
+    monkeypatch.undo()
+    worker.ask(2, steps=1)
+    worker.do(4)
+    assert worker.why(2) == ""
+
+
+def test_where_another_thread_trains_it_ends_at_the_end_of_a_step(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_profile, "LOOK_S", 0.01)
+    until = time.monotonic() + PATIENCE_S
+
+    def train() -> None:
+        worker.ask(1, steps=10**6, within_s=0.01)
+        while worker.slot.answer_to(1) is None and time.monotonic() < until:
+            worker.do(1)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert "not over within 0.01 s" in worker.why(1) and not records()
+
+
+def test_a_section_of_the_script_ends_what_is_recorded_and_not_what_is_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, reporter = Worker(tmp_path), ProgressReporter(None, 0)
+    ours = StepProfiler(worker.slot, lambda: reporter.section(step_profile.SECTION))
+    worker.profiler = ours
+    monkeypatch.setattr(step_profile, "_profiler", ours)
+    worker.ask(1, steps=2, after=3)
+    worker.do(1)
+    with reporter.section("eval"):
+        assert worker.slot.answer_to(1) is None
+    worker.do(3)
+    assert records()
+    with reporter.section("eval"):
+        assert not records()
+    assert worker.why(1) == "the script began section 'eval' meanwhile"
+    worker.ask(2, steps=1)
+    worker.do(4)
+    assert worker.why(2) == "", "its own sections end nothing"
 
 
 def test_the_slot_lies_in_the_page_and_touches_nothing_else_of_it() -> None:
@@ -168,6 +300,7 @@ def test_the_slot_lies_in_the_page_and_touches_nothing_else_of_it() -> None:
     with pytest.raises(ValueError, match="too long"):
         page.profile.ask(4, ProfileOrder(steps=50, after=7, path="x" * 5000))
     page.begin_again()
-    assert page.profile.wanted == 0 and PAGE_BYTES % 8 == 0
+    assert page.profile.wanted == 0
     page.close()
-    assert issubclass(type(page.profile), ProfileSlot)
+    with pytest.raises(ValueError, match="released"):
+        _ = page.profile.wanted

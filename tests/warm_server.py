@@ -36,6 +36,7 @@ ABOVE = 300  # numbers of file descriptors that no order asks for
 PACKAGES = (
     "agent", "cli", "spec", "drivers", "shell", "goodput", "diagnosis", "journal", "simulation",
 )  # fmt: skip
+LEFT_OUT = ("__main__", "plots", "forkserver")
 AT_THE_FIRST_REQUEST = ("httpcore2", "anyio._backends._asyncio", "typer._adapters")
 
 
@@ -71,11 +72,12 @@ def serve(sock: socket.socket) -> None:
 
 
 def _import_all() -> None:
-    """What any command imports; none may import torch."""
+    """What any command imports; none may import torch, and only those for Ray need ray, which
+    runs code at the end of each process that has it."""
     for name in PACKAGES:
         package = importlib.import_module(f"holdfast.{name}")
         for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"holdfast.{name}."):
-            if not found.name.endswith(("__main__", "plots", "forkserver")):
+            if not found.name.endswith(LEFT_OUT) and ".drivers.ray." not in found.name:
                 importlib.import_module(found.name)
     for name in AT_THE_FIRST_REQUEST:
         importlib.import_module(name)

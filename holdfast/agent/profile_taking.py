@@ -2,7 +2,7 @@
 
 What is wanted is left on each worker's page, and its answer looked for there. A worker that dies,
 is parked or takes too long is told of with its reason, and nothing of it is left. Traces are kept
-in the job's folder, those of the newest profile only.
+in the job's folder, those of the newest profile only, and of the newest automatic one.
 """
 
 import asyncio
@@ -22,10 +22,11 @@ from holdfast.agent.program_output import output_of
 from holdfast.agent.read_trace import TraceReading
 from holdfast.agent.workers import Worker
 from holdfast.profile_slot import ProfileNotes, ProfileOrder, ProfileStage
-from holdfast.profiles import ProfileTaken, RankProfile, TakeProfile
+from holdfast.profiles import AUTOMATIC, ProfileTaken, RankProfile, TakeProfile
 
 FOLDER = "profiles"  # in the job's folder
 LOOK_S = 0.05
+FREE_BYTES = 1 << 30  # of the disk, below which nothing is written: snapshots and logs need it
 READ_S = 120.0  # for one trace to be read and compressed
 
 _SLOW = {
@@ -53,6 +54,7 @@ class ProfileTaking:
         self._parts, self._attempts = parts, attempts
         self._name, self._folder = name, folder
         self._numbers = itertools.count(1)
+        self._one_at_a_time = asyncio.Lock()  # to read one takes half a gibibyte
 
     async def obey(self, order: TakeProfile) -> None:
         """Never raises; answers within the time and that of reading the traces."""
@@ -64,25 +66,37 @@ class ProfileTaking:
 
     async def _found(self, order: TakeProfile) -> list[RankProfile]:
         place = self._folder / FOLDER / order.id
-        await asyncio.to_thread(_make_room, place)
-        ranks = (self._one(order, rank, place) for rank in order.ranks)
+        if why := await asyncio.to_thread(_make_room, place):
+            return [self._none(rank, why) for rank in order.ranks]
+        ranks = (self._told(order, rank, place) for rank in order.ranks)
         return list(await asyncio.gather(*ranks))
+
+    async def _told(self, order: TakeProfile, rank: int, place: Path) -> RankProfile:
+        """What goes wrong with one rank is not the other's."""
+        try:
+            return await self._one(order, rank, place)
+        except OSError as error:
+            _forget(place / f"rank-{rank}.json")
+            return self._none(rank, f"its node: {error}")
 
     async def _one(self, order: TakeProfile, rank: int, place: Path) -> RankProfile:
         worker = self._worker(order.attempt, rank)
         if isinstance(worker, str):
             return self._none(rank, worker)
         asked = _Asked(worker, rank, next(self._numbers), place / f"rank-{rank}.json")
-        wish = ProfileOrder(steps=order.steps, after=order.after, path=str(asked.trace))
+        wish = ProfileOrder(
+            steps=order.steps, after=order.after, path=str(asked.trace), within_s=order.within_s
+        )
         try:
             worker.page.profile.ask(asked.number, wish)
         except ValueError as error:
             return self._none(rank, str(error))
         notes = await _answer(asked, order)
         if notes.why:
-            asked.trace.unlink(missing_ok=True)
+            _forget(asked.trace)
             return self._none(rank, notes.why)
-        return await self._read(asked, notes)
+        async with self._one_at_a_time:
+            return await self._read(asked, notes)
 
     def _worker(self, attempt: int, rank: int) -> Worker | str:
         """Who has this rank, or why it cannot be profiled."""
@@ -121,9 +135,9 @@ class ProfileTaking:
             return msgspec.json.decode(told, type=RankProfile)
         except TimeoutError:
             why = f"its trace was not read within {READ_S:g} s"
-        except msgspec.MsgspecError:
+        except ValueError:  # of msgspec, and UnicodeDecodeError
             why = "its trace could not be read (see agent.log of the node)"
-        asked.trace.unlink(missing_ok=True)
+        _forget(asked.trace)
         return self._none(asked.rank, why)
 
     def _none(self, rank: int, why: str) -> RankProfile:
@@ -149,10 +163,22 @@ async def _answer(asked: _Asked, order: TakeProfile) -> ProfileNotes:
     return notes
 
 
-def _make_room(place: Path) -> None:
-    """For this profile; older ones go. Other nodes of this machine may be at it, too."""
+def _forget(trace: Path) -> None:
+    """Of Kineto, which writes `rank-0.json.tmp` first, and of a reader that was killed."""
+    for ending in (".json", ".json.tmp", ".json.part"):
+        with contextlib.suppress(OSError):
+            trace.with_suffix(ending).unlink(missing_ok=True)
+
+
+def _make_room(place: Path) -> str:
+    """For this profile; older ones go, but none that somebody has asked for because of one that
+    nobody has. Other nodes of this machine may be at it, too. Says why there is none."""
+    prefix = AUTOMATIC if place.name.startswith(AUTOMATIC) else ""
     with contextlib.suppress(FileNotFoundError):
         for old in place.parent.iterdir():
-            if old.name != place.name:
+            if old.name != place.name and old.name.startswith(prefix):
                 shutil.rmtree(old, ignore_errors=True)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(place).free) < FREE_BYTES:
+        return f"its node has {free >> 20} MiB left for traces; {FREE_BYTES >> 20} are required"
+    return ""

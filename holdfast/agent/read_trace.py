@@ -2,13 +2,15 @@
 its steps went (a `RankProfile` as JSON), and leaves the trace compressed.
 
 A program of its own, with low priority: a trace of a hundred megabytes would hold up the agent, and
-would stay in its memory. Where memory is short it is ended before any worker is.
+would stay in its memory. It has a limit on its memory, as a container is ended as a whole where its
+memory is short (memory.oom.group of its cgroup); elsewhere it is ended before any worker is.
 """
 
 import contextlib
 import gzip
 import io
 import os
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -21,8 +23,9 @@ from holdfast.profiling.analysis import ProfiledSteps, profile_of
 from holdfast.profiling.trace import read
 
 TRACE_BYTES_MAX = 128 << 20  # as Kineto writes it; to read it takes about four times as much
+MEMORY_BYTES = 6 * TRACE_BYTES_MAX
 NICE = 10
-FIRST_TO_GO = "1000"  # of what the kernel ends where memory is short: no worker is, for this
+FIRST_TO_GO = "1000"  # of what the kernel ends where memory is short, if it ends one process
 LEVEL = 6
 
 
@@ -55,6 +58,11 @@ def found_in(wanted: TraceReading) -> RankProfile:
     text, notes = Path(wanted.trace).read_bytes(), wanted.notes
     steps = ProfiledSteps(notes.first_step, notes.ends_ns, notes.waits_ns)
     found = profile_of(read(text), steps)
+    if notes.cuda and found.device != "cuda":
+        raise ValueError(
+            "no kernel of its GPU is in it: either none ran in these steps, or CUPTI was refused "
+            "or is taken (DCGM's profiling metrics, Nsight; see the worker's log)"
+        )
     stamp = TraceStamp(
         rank=wanted.rank, node=wanted.node, first_step=notes.first_step, ends_ns=notes.ends_ns
     )
@@ -90,10 +98,14 @@ def main(argument: str) -> None:
     """Read, and tell on standard output, whatever comes of it."""
     wanted = msgspec.json.decode(argument, type=TraceReading)
     os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
     try:
         told = found_in(wanted)
+    except MemoryError:
+        why = f"its trace: to read it takes more than {MEMORY_BYTES >> 20} MiB; profile fewer steps"
+        told = RankProfile(rank=wanted.rank, node=wanted.node, why=why)
     except (ValueError, OSError, EOFError) as error:
         told = RankProfile(rank=wanted.rank, node=wanted.node, why=f"its trace: {error}")
     finally:

@@ -1,6 +1,7 @@
 """`holdfast profile`: where the steps of running workers go, without a restart."""
 
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def profile(
         talk("traces stay on their nodes until the next profile:")
         for one in found.reply.ranks:
             if one.trace:
-                talk(f"  {_fetch(told.job, one)}")
+                talk(f"  {_fetch(told.job, one, reach)}")
     for one in found.reply.ranks:
         if one.why:
             talk(f"no profile of rank {one.rank}: {one.why}")
@@ -158,8 +159,6 @@ def _require_any(told: "Answered[ProfileReply]") -> None:
 def _merged(
     told: "Answered[ProfileReply]", wish: "ProfileWish", output: Path | None
 ) -> Path | None:
-    import msgspec
-
     from holdfast.cli.locate import job_folder
     from holdfast.drivers import profile_files
 
@@ -169,7 +168,7 @@ def _merged(
         ranks = profile_files.merged(
             folder, told.reply.ranks, _labels(folder, told.reply.world_size), path
         )
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         raise Error(
             "output-unwritable",
             f"the traces of {told.job} cannot be merged into {path}",
@@ -179,10 +178,14 @@ def _merged(
     return path if ranks else None
 
 
-def _fetch(job: str, one: "RankProfile") -> str:
-    """The command that copies a trace out of a pod, of which we have no right to."""
-    path = f"$HOLDFAST_HOME/jobs/{job}/{one.trace}"
-    return f"kubectl exec POD_OF_{one.node} -- sh -c 'cat {path}' > rank-{one.rank}.json.gz"
+def _fetch(job: str, one: "RankProfile", reach: Reach | None) -> str:
+    """The command that copies a trace out of a pod, of which we have no right to. kubectl knows
+    none of our variables, so it is told the cluster whoever has named it."""
+    path, given = f"$HOLDFAST_HOME/jobs/{job}/{one.trace}", reach or Reach(None, None)
+    words = [*(("--context", given.context) if given.context else ())]
+    words += [*(("--namespace", given.namespace) if given.namespace else ())]
+    asks = shlex.join(["kubectl", *words, "exec", one.node])
+    return f"{asks} -- sh -c 'cat {path}' > rank-{one.rank}.json.gz"
 
 
 def _labels(folder: Path, size: int) -> Callable[[int], str]:

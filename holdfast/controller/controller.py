@@ -509,6 +509,7 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     state.sizing.short_since = state.sizing.shrink_deadline = None
     state.trouble_since = None  # and nobody tried
     machines.resumed(state)
+    profiles.resumed(state)
     state.asked = len(alive - state.nodes.keys() - state.lost.keys())
     actions: list[AnyAction] = [
         Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())

@@ -30,12 +30,20 @@ def _slowed(state: State, event: StepsSlowed) -> list[AnyAction]:
     last = state.profiled
     if last is not None and (last[0] == state.attempt or state.now - last[1] < EVERY_S):
         return []
-    state.profiled = (state.attempt, state.now)
+    state.profiled, state.profiling = (state.attempt, state.now), event.step
     return [ProfileSteps(attempt=state.attempt, step=event.step, reason=told)]
 
 
 def _profiled(state: State, event: StepsProfiled) -> list[AnyAction]:
     """The answer to that; people decide."""
+    state.profiling = 0
     if event.attempt == state.attempt:
         state.note(event.step, event.rank, event.told)
     return []
+
+
+def resumed(state: State) -> None:
+    """Who waited for the answer was the controller before this one."""
+    step, state.profiling = state.profiling, 0
+    if step and state.profiled is not None and state.profiled[0] == state.attempt:
+        state.note(step, 0, "they could not be profiled: the controller began again meanwhile")

@@ -393,6 +393,7 @@ class State(msgspec.Struct, kw_only=True):
     # verdict for which this attempt is being stopped; saved by its first name
     stopped_for: Diagnosed | None = msgspec.field(name="hang", default=None)
     profiled: tuple[int, float] | None = None  # attempt and time of the last own profile
+    profiling: int = 0  # step from which that was wanted, as long as nothing has come of it
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 

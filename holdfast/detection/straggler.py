@@ -112,6 +112,10 @@ class StragglerWatch:
         self._last: Sample | None = None
         self._slow: tuple[int, ...] = ()
 
+    def skip(self) -> None:
+        """What happens up to the next sample is not counted; who was slow still is."""
+        self._last = None
+
     def observe(self, sample: Sample) -> StragglersFound | None:
         """Take in a sample; returns who is slow if that are others than before."""
         last, self._last = self._last, sample

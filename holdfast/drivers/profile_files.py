@@ -5,6 +5,7 @@ One trace is held at a time: events of a rank are some hundred megabytes as Pyth
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def merged(
     folder: Path, profiles: Sequence[RankProfile], label: Callable[[int], str], output: Path
 ) -> list[int]:
     """Write the traces of these ranks into one, compressed; the ranks that are in it. `label` says
-    how the processes of a rank are named. Raises `OSError`, `msgspec.MsgspecError`."""
+    how the processes of a rank are named. Raises `OSError`, `ValueError`."""
     kept = [one for one in profiles if one.trace]
     if not kept:
         return []
@@ -65,5 +66,8 @@ def _about(path: Path, rank: int, label: str) -> RankTrace:
 
 
 def _text(path: Path) -> bytes:
-    with gzip.open(path, "rb") as file:
-        return file.read()
+    try:
+        with gzip.open(path, "rb") as file:
+            return file.read()
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: {error}") from error

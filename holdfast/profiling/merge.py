@@ -4,7 +4,8 @@ Each trace has its own zero (`baseTimeNanoseconds`, by the wall's clock of its m
 moved to that of the first rank. Clocks of machines differ, NTP keeps them within milliseconds, so
 traces of other machines are moved once more: a collective ends on all its ranks at about the same
 moment, because none can end before the last has come, and the median difference of those that two
-ranks have in common is how far their clocks are apart.
+ranks have in common is how far their clocks are apart. With a GPU these are its kernels only, as
+the host runs ahead of them. Where the differences spread too much nothing is moved.
 
 Processes, which may have the same number in several containers, are told apart by rank, and named
 by it and its place in the layout. A process of its own shows where each step begins and ends.
@@ -15,10 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.profiling.analysis import ProfiledSteps, step_spans
-from holdfast.profiling.trace import Trace, part_on_gpu, part_on_host
+from holdfast.profiling.trace import Trace, ends_together, has_kernels
 
 PIDS_PER_RANK = 1000
 TRUSTED_US = 1000.0  # a difference below this is the network's, not the clocks'
+DEVIATIONS = 4  # median ones, below which collectives are too unlike to tell of clocks
 STEPS_ROW = PIDS_PER_RANK - 1
 
 Key = tuple[int, str, int]  # step, name, how many of that name came before in the step
@@ -40,9 +42,9 @@ def collective_ends(trace: Trace, steps: ProfiledSteps) -> dict[Key, float]:
     found: dict[Key, float] = {}
     counts: dict[tuple[int, str], int] = {}
     spans = [(n, trace.at(a), trace.at(b)) for n, (a, b) in step_spans(steps)]
-    at = 0
+    at, on_gpu = 0, has_kernels(trace)
     for event in sorted(trace.trace_events, key=lambda one: one.ts):
-        if "communication" not in (part_on_gpu(event), part_on_host(event)):
+        if not ends_together(event, on_gpu):
             continue
         while at < len(spans) and spans[at][2] <= event.ts:
             at += 1
@@ -51,24 +53,28 @@ def collective_ends(trace: Trace, steps: ProfiledSteps) -> dict[Key, float]:
         if event.ts < spans[at][1]:
             continue
         step = spans[at][0]
-        number = counts.get((step, event.name), 0)
-        counts[step, event.name] = number + 1
-        found[step, event.name, number] = event.span[1]
+        name = f"{event.name} {event.args.group_ranks}"  # of another group it is another one
+        number = counts.get((step, name), 0)
+        counts[step, name] = number + 1
+        found[step, name, number] = event.span[1]
     return found
 
 
 def ahead_us(traces: Sequence[RankTrace]) -> list[float]:
     """By how much each rank's clock is ahead of the first one's; 0 on the same machine, where they
-    have nothing in shared, and where it is too little to be told from the network."""
+    have nothing in shared, and where it is too little to be told from the network or the spread."""
     first = traces[0]
     found = []
     for other in traces:
         shared = first.ends_us.keys() & other.ends_us.keys()
         later_us = (other.base_ns - first.base_ns) / 1000
         apart = [other.ends_us[key] - first.ends_us[key] + later_us for key in shared]
-        same = other.machine == first.machine
-        ahead = statistics.median(apart) if apart and not same else 0.0
-        found.append(ahead if abs(ahead) >= TRUSTED_US else 0.0)
+        if other.machine == first.machine or not apart:
+            found.append(0.0)
+            continue
+        ahead = statistics.median(apart)
+        doubt = DEVIATIONS * statistics.median(abs(one - ahead) for one in apart)
+        found.append(ahead if abs(ahead) >= max(TRUSTED_US, doubt) else 0.0)
     return found
 
 

@@ -4,8 +4,12 @@ Only complete events (`ph` X) tell of time. Their category (`cat`) says who has 
 an operator of PyTorch, on a thread of the host; `user_annotation` a stretch that somebody has
 named, gloo its collectives among them; `kernel`, `gpu_memcpy` and `gpu_memset` what ran on a GPU.
 Sources: ActivityType of pytorch/kineto (libkineto/include/ActivityType.h); names of NCCL's kernels
-are those of its source (`ncclDevKernel_...`, before 2.19 `ncclKernel_...`).
+are those of its source (`ncclDevKernel_...`, before 2.19 `ncclKernel_...`, since 2.27 those on
+symmetric memory `ncclSymkDevKernel_...`), those of PyTorch's own collectives on symmetric memory of
+CUDASymmetricMemoryOps.cu.
 """
+
+import re
 
 import msgspec
 
@@ -15,9 +19,19 @@ KERNEL = "kernel"
 ON_GPU = (KERNEL, "gpu_memcpy", "gpu_memset")
 OPERATOR, ANNOTATION = "cpu_op", "user_annotation"
 LOADER = "enumerate(DataLoader)#"  # how torch.utils.data names the wait for a batch
-COLLECTIVE_KERNELS = ("ncclDevKernel", "ncclKernel", "nvshmem", "rcclDevKernel", "mscclKernel")
+COLLECTIVE_KERNEL = re.compile(
+    r"\b(nccl|rccl|msccl|nvshmem|multimem_|(one|two)_shot_all_reduce)"  # also after `void at::`
+)
+AMONG_ALL = re.compile("all_?(reduce|gather|to_?all)|reduce_?scatter|barrier", re.IGNORECASE)
 COLLECTIVES = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "c10d::", "_c10d_functional::")
 COPIES = ("aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
+
+
+class EventArgs(msgspec.Struct, frozen=True, gc=False):
+    """Of a collective's kernel: what it does, and who takes part, as PyTorch writes both."""
+
+    collective: object = msgspec.field(name="Collective name", default="")
+    group_ranks: object = msgspec.field(name="Process Group Ranks", default="")  # "[0, 2, 4]"
 
 
 class TraceEvent(msgspec.Struct, gc=False):
@@ -30,6 +44,7 @@ class TraceEvent(msgspec.Struct, gc=False):
     dur: float = 0.0
     pid: int | str = 0
     tid: int | str = 0
+    args: EventArgs = EventArgs()
 
     @property
     def span(self) -> Span:
@@ -68,7 +83,19 @@ def part_on_gpu(event: TraceEvent) -> str:
         return ""
     if event.cat != KERNEL:
         return "copies"
-    return "communication" if event.name.startswith(COLLECTIVE_KERNELS) else "compute"
+    return "communication" if COLLECTIVE_KERNEL.search(event.name) else "compute"
+
+
+def ends_together(event: TraceEvent, on_gpu: bool) -> bool:
+    """Whether this is a collective that ends on all its ranks at about the same time, as none can
+    end before the last has come. A broadcast is not, nor the call that queues one (`c10d::`, and
+    beside a GPU `nccl:`)."""
+    if on_gpu:
+        itself = part_on_gpu(event) == "communication"
+    else:
+        named = event.cat == ANNOTATION and event.name.startswith(("gloo:", "mpi:"))
+        itself = named and event.ph == "X"
+    return itself and AMONG_ALL.search(f"{event.args.collective} {event.name}") is not None
 
 
 def part_on_host(event: TraceEvent) -> str:

@@ -19,6 +19,7 @@ from holdfast.detection.pace import PaceWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.messages import Report, WorkerReport
 from holdfast.profiles import (
+    AUTOMATIC,
     PART_NAMES,
     ProfileReply,
     ProfileTaken,
@@ -32,7 +33,8 @@ from holdfast.profiling.advice import advice
 AHEAD_S = 1.5  # in which all nodes hear of it
 STEPS_S = 60.0  # for steps of unknown length
 PATIENCE = 4.0  # times what the steps take, as the profiler slows them
-READ_S = 150.0  # agents give up the reading of a trace after 120 s
+LONGEST_S = 3500.0  # for all of it: who asks waits for an hour
+READ_S = 150.0  # for a trace: agents, which read one at a time, give up after 120 s
 OVERHEAD_STEPS = 3  # one that is under way, one that warms up, one in which traces are written
 
 Reply = Callable[[ProfileReply], None]
@@ -74,10 +76,16 @@ class ProfileCollection:
             reply(ProfileReply(refused=refused))
             return
         step, step_s = self._pace()
-        steps_s = step_s * (wish.steps + OVERHEAD_STEPS) * PATIENCE if step_s else 0.0
-        within_s = AHEAD_S + max(STEPS_S, steps_s)
-        doing = self._round = _Round(wish, slowest, reply, now + within_s + READ_S)
-        for node, own in self._by_node(ranks).items():
+        by_node = self._by_node(ranks)
+        read_s = READ_S * max(map(len, by_node.values()))
+        least_s, most_s = step_s * (wish.steps + OVERHEAD_STEPS), LONGEST_S - read_s
+        if least_s > most_s / 2:
+            took = f"take {least_s:.0f} s at {step_s:.3g} s each; at most {most_s / 2:.0f} s"
+            reply(ProfileReply(refused=f"{wish.steps} steps and what is around them {took}"))
+            return
+        within_s = AHEAD_S + min(max(STEPS_S, least_s * PATIENCE), most_s)
+        doing = self._round = _Round(wish, slowest, reply, now + within_s + read_s)
+        for node, own in by_node.items():
             if node not in connected:
                 self._without(own, "its node is not connected")
                 continue
@@ -93,8 +101,15 @@ class ProfileCollection:
             self._send(node, order)
         self._end_if_whole()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether ranks are being profiled, and so slower than the others."""
+        return self._round is not None
+
     def observe(self, report: Report, now: float) -> None:
-        """Telemetry of one node."""
+        """Telemetry of one node. Steps that are profiled are slower than they are."""
+        if self._round is not None:
+            return
         if found := self._watch.observe(report, now):
             self._put(*found)
 
@@ -104,7 +119,7 @@ class ProfileCollection:
         def told(reply: ProfileReply) -> None:
             self._put(_fact(order, reply))
 
-        name = f"attempt-{order.attempt}-step-{order.step}"
+        name = f"{AUTOMATIC}{order.attempt}-step-{order.step}"
         self.ask(ProfileWish(id=name, ranks=(0,), slowest=True), connected, now, told)
 
     def answered(self, node: str, answer: ProfileTaken) -> None:

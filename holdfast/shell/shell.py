@@ -302,7 +302,10 @@ class Shell:
             self.nodes.look(now)
         self.decisions.look(self.nodes.connected, now)
         self.hangs.look(now, self.catch_up)
-        self.stragglers.look(self.nodes.connected, now)
+        if self.profiles.under_way:
+            self.stragglers.pause(now)
+        else:
+            self.stragglers.look(self.nodes.connected, now)
         self.evidence.look(now)
         self.checks.look(self.nodes.connected, now)
         self.preparation.look(now)

@@ -73,6 +73,12 @@ class StragglerSampling:
     def _every_s(self) -> float:
         return max(EVERY_S, len(self._state.ranks) / NODES_A_SECOND)
 
+    def pause(self, now: float) -> None:
+        """Ranks are made slow on purpose: nothing is asked, nor compared across this time."""
+        self._watch.skip()
+        self._waiting.clear()
+        self._next = now + FIRST_S
+
     def look(self, connected: Collection[str], now: float) -> None:
         """Time has passed."""
         if self._waiting and now - self._asked_at >= ANSWERS_S:

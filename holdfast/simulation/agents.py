@@ -58,6 +58,7 @@ from holdfast.simulation.group_faults import REPEAT_S, opened, repeated
 from holdfast.simulation.keeping import ParkedWorkers
 from holdfast.simulation.memory import NodeMemory
 from holdfast.simulation.observed_workers import entry_times, stacks
+from holdfast.simulation.profiled import profile
 from holdfast.simulation.runs import ORPHANED, Death, NodeWorkers
 from holdfast.simulation.slowness import Slow, wall_clock_us
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
@@ -293,8 +294,10 @@ class SimulatedAgent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | CodePart() | TakeProfile():
+            case GiveJournal() | LookForApi() | CodePart():
                 pass
+            case TakeProfile():
+                profile(message, self, self._env, self._truth, self._up)
             case CheckMachine():
                 self._env.after(self._env.about(CHECK_S), self._tell_checked, message.number)
             case RepeatStep():
@@ -333,12 +336,8 @@ class SimulatedAgent:
 
     def _tell_entry_times(self, question: TakeEntryTimes) -> None:
         now_us = wall_clock_us(self.number, self._env.now)
-        run, hard = self.run, self._env.hardship
-        told = (
-            entry_times(run, self.number, self._env.now, hard.step_s, question.recent)
-            if run is not None
-            else ()
-        )
+        step_s = self._env.hardship.step_s
+        told = entry_times(self.run, self.number, self._env.now, step_s, question.recent)
         self._truth.told_times(len(told))
         self._up(EntryTimes(number=question.number, ranks=told, asked_us=now_us, told_us=now_us))
 

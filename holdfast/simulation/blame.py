@@ -37,7 +37,7 @@ class FairBlame:
     def sets_out(self, attempt: int, node: str, ranks: Sequence[int], slow: Slow | None) -> None:
         """How fast the ranks of a node are from now on."""
         found = self._slow.setdefault(attempt, {})
-        if slow is not None:
+        if slow is not None and not slow.profiled:
             found |= {rank: node for place, rank in enumerate(ranks) if slow.takes(place)}
 
     def flipped(self, attempt: int, node: str, rank: int) -> None:

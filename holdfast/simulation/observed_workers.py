@@ -17,10 +17,12 @@ def stacks(run: NodeWorkers, now: float) -> tuple[StackGroup, ...]:
 
 
 def entry_times(
-    run: NodeWorkers, number: int, now: float, step_s: float, recent: int
+    run: NodeWorkers | None, number: int, now: float, step_s: float, recent: int
 ) -> tuple[RankTimes, ...]:
     """When the workers of this node entered their collectives since that was last asked, at most so
     many; of sound ranks a step takes `step_s`."""
+    if run is None:
+        return ()
     group, slow = run.group, run.host.slow
     if group.tempo is None or group.broken_at is not None:
         return ()

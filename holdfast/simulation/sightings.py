@@ -146,6 +146,6 @@ class Sightings:
 
 def _slow_ranks(run: NodeWorkers) -> list[int]:
     slow = run.host.slow
-    if slow is None:
+    if slow is None or slow.profiled:
         return []
     return [rank for place, rank in enumerate(run.ranks) if slow.takes(place)]

@@ -28,6 +28,7 @@ class Slow(NamedTuple):
     place: int | None  # of the worker; None: all of the node
     starved: bool  # they wait for a processor
     since: float
+    profiled: bool = False  # it is for that, and nobody is to be blamed
 
     def takes(self, place: int) -> bool:
         """Whether this worker is slow."""

@@ -27,6 +27,7 @@ from holdfast.messages import (
     ToAgent,
     VersionPrepared,
 )
+from holdfast.profiles import ProfileTaken
 from holdfast.shell.outbox import DEADLINE_S, Outbox
 from holdfast.simulation.environment import Environment
 
@@ -46,6 +47,7 @@ Upward = (
     | MachineChecked
     | GroupOpened
     | StepRepeated
+    | ProfileTaken
 )
 Downward = ToAgent | Question
 

@@ -4,20 +4,24 @@ import asyncio
 import contextlib
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from holdfast.agent import profile_taking
 from holdfast.agent.profile_taking import FOLDER, ProfileTaking
 from holdfast.agent.read_trace import TraceReading, found_in
 from holdfast.page import Page
 from holdfast.profile_slot import ProfileNotes
-from holdfast.profiles import ProfileTaken, RankProfile, TakeProfile
+from holdfast.profiles import AUTOMATIC, ProfileTaken, RankProfile, TakeProfile
 from holdfast.step_profile import StepProfiler
 
 
@@ -151,12 +155,120 @@ def test_a_worker_that_dies_or_is_asked_anew_leaves_nothing(site: Site) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"no trace", b'{"traceEvents": 3}'])
 def test_what_is_no_trace_is_refused_with_a_reason(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "t.json").write_bytes(text)
-    notes = ProfileNotes(first_step=1, ends_ns=(0, 10**9))
-    wanted = TraceReading(
-        trace=str(tmp_path / "t.json"), folder=str(tmp_path), kept="t.gz", rank=0, node="n",
-        notes=notes,
-    )  # fmt: skip
+    wanted = traced(tmp_path, text)
     with pytest.raises(ValueError, match=r"."):
         found_in(wanted)
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+
+
+def traced(folder: Path, text: bytes) -> TraceReading:
+    (folder / "t.json").write_bytes(text)
+    notes = ProfileNotes(first_step=1, ends_ns=(0, 10**9))
+    return TraceReading(
+        trace=str(folder / "t.json"), folder=str(folder), kept="t.gz", rank=0, node="n",
+        notes=notes,
+    )  # fmt: skip
+
+
+def test_a_trace_that_takes_too_much_memory_is_refused_and_no_worker_ends(tmp_path: Path) -> None:
+    wanted = traced(tmp_path, b'{"traceEvents": [' + b" " * (64 << 20) + b"]}")
+    code = (
+        "import sys; from holdfast.agent import read_trace; read_trace.MEMORY_BYTES = 32 << 20; "
+        "read_trace.main(sys.argv[1])"
+    )
+    words = [sys.executable, "-c", code, msgspec.json.encode(wanted).decode()]
+    done = subprocess.run(words, capture_output=True, check=True)
+    told = msgspec.json.decode(done.stdout, type=RankProfile)
+    assert "takes more than 32 MiB; profile fewer steps" in told.why
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_traces_of_a_node_are_read_one_at_a_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, most = 0, 0
+
+    async def read(_self: ProfileTaking, asked: Any, _notes: ProfileNotes) -> RankProfile:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return RankProfile(rank=asked.rank)
+
+    async def answered(*_: Any) -> ProfileNotes:
+        return ProfileNotes()
+
+    monkeypatch.setattr(ProfileTaking, "_read", read)
+    monkeypatch.setattr(profile_taking, "_answer", answered)
+    monkeypatch.setattr(ProfileTaking, "_worker", lambda *_: site.worker)
+    order = TakeProfile(id="a1", attempt=2, ranks=(3, 4, 5), steps=1)
+    found = asyncio.run(site.taking._found(order))
+    assert [one.rank for one in found] == [3, 4, 5] and most == 1
+
+
+def test_a_full_disk_is_told_of_before_anybody_is_asked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_taking, "FREE_BYTES", 1 << 60)
+    found = asyncio.run(site.take())
+    assert "MiB left for traces" in found.why and site.page.profile.wanted == 0
+
+
+def test_an_answer_that_is_no_text_and_a_rank_without_a_file_are_told_of_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = site.page.profile
+    slot.tell(1, ProfileNotes(why="ab"))
+    slot._answer[:9] = b'{"why":"\xff'
+    assert (notes := slot.answer_to(1)) is not None and "cannot be read" in notes.why
+
+    async def one(_self: Any, _order: TakeProfile, rank: int, place: Path) -> RankProfile:
+        if rank == 3:
+            for ending in ("", ".tmp", ".part"):
+                (place / f"rank-3.json{ending}").touch()
+            raise OSError("no such device")
+        return RankProfile(rank=rank)
+
+    monkeypatch.setattr(ProfileTaking, "_one", one)
+    order = TakeProfile(id="a1", attempt=2, ranks=(3, 4), steps=1)
+    broken, whole = asyncio.run(site.taking._found(order))
+    assert (broken.why, whole.why) == ("its node: no such device", "") and site.left() == []
+
+
+def test_what_a_reader_says_that_is_no_text_is_told_of(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def said(*_: Any) -> bytes:
+        return b'{"rank":3,"why":"\xff"}'
+
+    async def story() -> RankProfile:
+        async with site.training():
+            return await site.take()
+
+    monkeypatch.setattr(profile_taking, "output_of", said)
+    assert "its trace could not be read" in asyncio.run(story()).why and site.left() == []
+
+
+def test_an_automatic_profile_removes_no_trace_that_somebody_has_asked_for(site: Site) -> None:
+    async def kept(*names: str) -> list[str]:
+        for name in names:
+            await site.take(name)
+        return sorted(path.name for path in (site.folder / FOLDER).iterdir())
+
+    first, second = AUTOMATIC + "1-step-4", AUTOMATIC + "2-step-9"
+    assert asyncio.run(kept("a1", first, second)) == ["a1", second]
+    assert asyncio.run(kept("a2")) == ["a2"]
+
+
+def test_a_process_that_uses_a_gpu_of_which_nothing_was_seen_is_refused(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5}
+    wanted = traced(tmp_path, json.dumps({"traceEvents": [event]}).encode())
+    assert found_in(wanted).device == "cpu"
+    on_gpu = msgspec.structs.replace(wanted.notes, cuda=True)
+    with pytest.raises(ValueError, match="CUPTI was refused or is taken"):
+        found_in(msgspec.structs.replace(wanted, notes=on_gpu))
+    kernel = {**event, "cat": "kernel"}
+    wanted = traced(tmp_path, json.dumps({"traceEvents": [event, kernel]}).encode())
+    assert found_in(msgspec.structs.replace(wanted, notes=on_gpu)).device == "cuda"

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from holdfast.cli.cluster import Reach
+from holdfast.cli.profile import _fetch
+from holdfast.profiles import RankProfile
 from tests.warm import holdfast
 
 
@@ -38,3 +42,31 @@ def test_nsys_is_refused_where_it_is_installed_too(
     monkeypatch.setenv("PATH", str(home))
     refused = holdfast("profile", "gpt", "--nsys")
     assert refused.returncode == 2 and f"{program} is installed, but on Linux" in refused.stderr
+
+
+def test_the_command_that_fetches_a_trace_names_the_cluster_and_can_be_pasted() -> None:
+    one = RankProfile(rank=4, node="gpt-1-x2", trace="profiles/a1/rank-4.json.gz")
+    cat = "-- sh -c 'cat $HOLDFAST_HOME/jobs/gpt/profiles/a1/rank-4.json.gz' > rank-4.json.gz"
+    assert _fetch("gpt", one, Reach(None, None)) == f"kubectl exec gpt-1-x2 {cat}"
+    named = _fetch("gpt", one, Reach("it's", "team"))
+    assert named == f"kubectl --context 'it'\"'\"'s' --namespace team exec gpt-1-x2 {cat}"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"trace": "../../../home/me/.ssh/id"},
+        {"trace": "/etc/passwd"},
+        {"trace": "profiles/a1/rank-0.json.gz'; rm -rf ~; '"},
+        {"trace": "profiles/../rank-0.json.gz"},
+        {"trace": "profiles/a1/rank-0.json.gz\n"},
+        {"node": "n; rm -rf ~"},
+        {"node": "--kubeconfig=x"},
+        {"node": "n" * 254},
+    ],
+)
+def test_a_node_that_tells_of_another_file_or_command_is_not_believed(told: dict[str, str]) -> None:
+    good = {"rank": 0, "node": "n-0.a_b", "trace": "profiles/a1/rank-0.json.gz"}
+    assert msgspec.convert(good, RankProfile).node == "n-0.a_b"
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**good, **told}, RankProfile)

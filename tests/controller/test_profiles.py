@@ -6,6 +6,7 @@ import pytest
 from holdfast.actions import ProfileSteps
 from holdfast.controller import Limits, Phase
 from holdfast.controller.profiles import EVERY_S
+from holdfast.events import ControllerResumed
 from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.spec import Job
 from tests.controller.test_controller import World, running
@@ -49,3 +50,23 @@ def test_the_job_file_says_whether() -> None:
     assert Limits.of(job).profile_slowdown == 0.0
     wanted = job.monitoring.model_copy(update={"profile_slowdown": 0.2})
     assert Limits.of(job.model_copy(update={"monitoring": wanted})).profile_slowdown == 0.2
+
+
+@pytest.mark.parametrize(("answered", "later"), [(False, False), (True, False), (False, True)])
+def test_a_controller_that_begins_again_says_that_nothing_came_of_it(
+    answered: bool, later: bool
+) -> None:
+    world = running()
+    world.tell(slow(world))
+    if answered:
+        number = world.state.attempt
+        world.tell(StepsProfiled(attempt=number, step=900, told="found"))
+    if later:
+        assert world.state.profiled is not None
+        world.state.profiled = (world.state.attempt - 1, 0.0)
+    before = len(world.state.notes)
+    for _ in range(2):
+        world.tell(ControllerResumed(existing=tuple(world.state.nodes)))
+    noted = [note.text for note in world.state.notes[before:]]
+    words = "they could not be profiled: the controller began again meanwhile"
+    assert noted == ([] if answered or later else [words])

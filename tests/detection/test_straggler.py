@@ -150,6 +150,40 @@ def test_one_that_is_well_again_is_told_once() -> None:
     assert [slow(event) for event in told if event is not None] == [[]]
 
 
+def more(training: Training, watch: StragglerWatch, samples: int) -> list[list[int]]:
+    """Who is told of as slow in that time, each time that it changes."""
+    found = []
+    for _ in range(samples):
+        training.run(EVERY_S)
+        found.append(watch.observe(training.sample()))
+    return [slow(event) for event in found if event is not None]
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_what_happens_in_a_time_that_is_skipped_makes_nobody_slow(skips: bool) -> None:
+    training = Training(PAIR, seed=1)
+    watch, told = watched(training, 6)
+    training.slow[0] = 2.0
+    training.run(EVERY_S)
+    if skips:
+        watch.skip()
+    else:
+        told += [event for event in [watch.observe(training.sample())] if event is not None]
+    training.slow[0] = 1.0
+    assert bool(told or more(training, watch, 3)) != skips
+
+
+def test_who_was_slow_before_a_time_that_is_skipped_is_told_of_once_and_cleared() -> None:
+    training = Training(DATA, seed=2)
+    training.slow[3] = 1.5
+    watch, (event,) = watched(training, 6)
+    watch.skip()
+    assert slow(event) == [3] and more(training, watch, 4) == []
+    training.slow[3] = 1.0
+    watch.skip()
+    assert more(training, watch, 8) == [[]]
+
+
 def test_a_whole_slow_node_is_named_rank_by_rank() -> None:
     training = Training(Layout([[range(8)]]), seed=3)
     training.slow |= {6: 1.4, 7: 1.4}

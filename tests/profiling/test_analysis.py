@@ -16,7 +16,7 @@ from holdfast.profiles import PART_NAMES, RankProfile, StepParts, TopKernel
 from holdfast.profiling.advice import RULES, advice, differences
 from holdfast.profiling.analysis import ProfiledSteps, own_spans, profile_of
 from holdfast.profiling.intervals import length, shared
-from holdfast.profiling.trace import Trace, TraceEvent, read
+from holdfast.profiling.trace import Trace, TraceEvent, part_on_gpu, read
 
 MADE = read(Path(__file__).with_name("cuda_trace.json").read_bytes())
 BASE_NS = MADE.base_time_nanoseconds
@@ -46,6 +46,24 @@ def test_parts_are_those_of_one_step_and_of_what_lies_in_the_steps() -> None:
     assert whole.parts.step_s == pytest.approx(500e-6) == pytest.approx(half.parts.step_s)
     assert whole.parts.compute == pytest.approx(150e-6)
     assert half.parts.compute == pytest.approx(300e-6) and half.communication_s < 101e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "communication"),
+        ("ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(ncclSymkDevWorkArgs)", "communication"),
+        ("rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        ("mscclKernel_Sum_half_LL", "communication"),
+        ("nvshmemi_transfer_rma", "communication"),
+        ("void at::native::multimem_all_reduce_kernel<c10::BFloat16, 8>(x)", "communication"),
+        ("void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<float>", "communication"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32", "compute"),
+        ("void at::native::reduce_kernel<512, 1>", "compute"),
+    ],
+)
+def test_kernels_of_collectives_are_known_by_name(name: str, part: str) -> None:
+    assert part_on_gpu(TraceEvent(ph="X", cat="kernel", name=name)) == part
 
 
 @pytest.mark.parametrize("ends", [(), (1000,), (2000, 1000), (1000, 1000)])

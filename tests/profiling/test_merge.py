@@ -10,6 +10,9 @@ import pytest
 from holdfast.dimensions import Dimensions
 from holdfast.drivers.profile_files import merged
 from holdfast.profiles import RankProfile
+from holdfast.profiling.analysis import ProfiledSteps
+from holdfast.profiling.merge import RankTrace, ahead_us, collective_ends
+from holdfast.profiling.trace import read
 
 MADE = json.loads(Path(__file__).with_name("cuda_trace.json").read_text())
 BASE_NS = MADE["baseTimeNanoseconds"]
@@ -80,3 +83,62 @@ def test_a_rank_is_named_by_its_place_in_the_layout() -> None:
     assert sizes.place(0) == {"pp": 0, "dp_shard": 0, "tp": 0}
     assert sizes.place(11) == {"pp": 1, "dp_shard": 2, "tp": 1}
     assert list(sizes.place(7)) == ["pp", "dp_shard", "tp"] and Dimensions().place(0) == {}
+
+
+def rank_trace(rank: int, events: list[dict[str, Any]]) -> RankTrace:
+    trace = read(json.dumps({"traceEvents": events}).encode())
+    steps = ProfiledSteps(1, [0, 100_000_000, 200_000_000])
+    return RankTrace(rank, "", 0, f"m{rank}", steps, collective_ends(trace, steps))
+
+
+def event(cat: str, name: str, end: float, group: str = "[0, 1]") -> dict[str, Any]:
+    args = {"Process Group Ranks": group} if cat == "kernel" else {}
+    return {"ph": "X", "cat": cat, "name": name, "ts": end - 50, "dur": 50, "args": args}
+
+
+SUM = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+
+
+def on_gpu(late_us: float, host_late_us: float, group: str = "[0, 1]") -> list[dict[str, Any]]:
+    """Four all-reduces a step, queued by a host that may be late; one point-to-point kernel."""
+    found = [event("kernel", "ncclDevKernel_SendRecv(x)", 80_000 + 5 * late_us)]
+    for at in (*range(1000, 1800, 200), *range(101_000, 101_800, 200)):
+        found.append(event("cpu_op", "c10d::allreduce_", at + host_late_us))
+        found.append(event("user_annotation", "nccl:all_reduce", at + host_late_us))
+        found.append(event("kernel", SUM, at + 45_000 + late_us, group))
+    return found
+
+
+def test_a_host_that_is_late_is_no_clock_that_is_wrong() -> None:
+    known = [rank_trace(0, on_gpu(0, 0)), rank_trace(1, on_gpu(0, 40_000))]
+    assert ahead_us(known) == [0, 0]
+    assert ahead_us([known[0], rank_trace(1, on_gpu(9000, 0))]) == [0, 9000]
+
+
+def test_collectives_of_another_group_and_calls_that_queue_them_tell_of_no_clock() -> None:
+    known = [rank_trace(0, on_gpu(0, 0)), rank_trace(1, on_gpu(9000, 0, "[2, 3]"))]
+    assert ahead_us(known) == [0, 0]
+    host = [[event("cpu_op", "c10d::allreduce_", 900 + late)] for late in (0, 9000)]
+    assert ahead_us([rank_trace(rank, one) for rank, one in enumerate(host)]) == [0, 0]
+    gloo = [[event("user_annotation", "gloo:all_reduce", 900 + late)] for late in (0, 9000)]
+    assert ahead_us([rank_trace(rank, one) for rank, one in enumerate(gloo)]) == [0, 9000]
+
+
+def test_collectives_that_end_too_unlike_move_nothing() -> None:
+    even = [event("kernel", SUM, at) for at in (1000, 2000, 3000, 4000, 5000)]
+    late = (0.0, 1000.0, 3000.0, 5000.0, 9000.0)
+    odd = [{**one, "ts": one["ts"] + by} for one, by in zip(even, late, strict=True)]
+    assert ahead_us([rank_trace(0, even), rank_trace(1, odd)]) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"none", b"\x1f\x8b\x08", gzip.compress(bytes(99))[:-9], gzip.compress(b"\xff{")]
+)
+def test_a_trace_that_is_damaged_is_told_of_and_leaves_no_file(
+    tmp_path: Path, damaged: bytes
+) -> None:
+    one = leave(tmp_path, 0, "a", 0, 0)
+    (tmp_path / one.trace).write_bytes(damaged)
+    with pytest.raises((OSError, ValueError)):
+        merged(tmp_path, [one], str, tmp_path / "all.json.gz")
+    assert [path.name for path in tmp_path.iterdir()] == [one.trace]

@@ -18,7 +18,7 @@ from holdfast.profiles import (
     StepsSlowed,
     TakeProfile,
 )
-from holdfast.shell.profile_collection import READ_S, STEPS_S
+from holdfast.shell.profile_collection import AHEAD_S, LONGEST_S, PATIENCE, READ_S, STEPS_S
 from tests.shell.scene import Scene, Wire
 
 DONE = [m for m in Milestone if m not in (Milestone.FINISHED, Milestone.OUTPUT)]
@@ -129,6 +129,45 @@ def test_who_leaves_or_never_answers_is_named_and_the_others_are_told_of(site: S
     assert silent.replies == []
     silent.scene.wait(5.0, silent.a, silent.b)
     assert "did not answer in time" in silent.reply.ranks[0].why
+
+
+def test_long_steps_are_profiled_as_long_as_somebody_waits(site: Site) -> None:
+    site.report({"a": 100.0, "b": 100.0})
+    site.ask(0, 1)
+    [order] = site.orders(site.a)
+    assert 800 * PATIENCE <= order.within_s <= LONGEST_S + AHEAD_S - READ_S
+    site.answer("a", 0)
+    site.answer("b", 1)
+    site.report({"a": 300.0, "b": 300.0})
+    site.ask(0, name="two")
+    assert "take 2400 s at 300 s each" in site.reply.refused
+    assert len(site.orders(site.a)) == 1
+
+
+def test_ranks_of_one_node_have_the_time_to_be_read_one_by_one() -> None:
+    site = Site()
+    site.scene.state.workers_per_node = 2
+    site.ask(0, 1)
+    site.scene.wait(STEPS_S + 1.5 * READ_S, site.a, site.b)
+    assert site.replies == []
+    site.scene.wait(0.5 * READ_S + 5.0, site.a, site.b)
+    assert all("did not answer in time" in one.why for one in site.reply.ranks)
+
+
+def test_steps_that_are_profiled_do_not_count_as_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, seen = Site(), list[Report]()
+
+    def observe(report: Report, _now: float) -> list[StepsSlowed]:
+        seen.append(report)
+        return []
+
+    monkeypatch.setattr(site.scene.shell.profiles._watch, "observe", observe)
+    site.ask(0)
+    site.report({"a": 3.0})
+    assert seen == []
+    site.answer("a", 0)
+    site.report({"a": 1.0})
+    assert len(seen) == 1
 
 
 def test_what_the_controller_wants_itself_comes_back_as_a_note() -> None:

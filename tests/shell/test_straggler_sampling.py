@@ -13,6 +13,7 @@ from holdfast.events import (
     in_rows,
 )
 from holdfast.messages import EntryTimes, TakeEntryTimes
+from holdfast.profiles import AskProfile, ProfileTaken, ProfileWish, RankProfile
 from holdfast.shell.straggler_sampling import EVERY_S, FIRST_S
 from tests.shell.scene import Scene, Wire
 
@@ -145,6 +146,26 @@ def test_a_collective_that_was_left_out_is_asked_for_again_soon_and_stops_the_at
     assert isinstance(event, CollectivesShifted)
     assert (event.ranks, event.by, event.agreed) == (((1, 1),), -1, 30)
     assert scene.state.phase is Phase.RECOVERING
+
+
+def test_while_ranks_are_profiled_nobody_is_asked_and_nobody_found() -> None:
+    scene = Watched()
+    scene.ask()
+    scene.answer()
+    replies: list[object] = []
+    scene.shell.client(AskProfile(wish=ProfileWish(id="p")), replies.append)
+    before = len(scene.questions(scene.wires[0]))
+    scene.wait(3 * EVERY_S, *scene.wires)
+    assert len(scene.questions(scene.wires[0])) == before and not replies
+    found = (RankProfile(rank=0, node="a"),)
+    scene.shell.answered("a", ProfileTaken(id="p", found=found))
+    assert len(replies) == 1
+    scene.ask()
+    scene.answer()
+    assert scene.found() == [], "the first answer is what the next ones are compared with"
+    scene.ask()
+    scene.answer()
+    assert len(scene.found()) == 1
 
 
 def test_nobody_is_asked_where_the_job_does_not_want_it() -> None:

@@ -15,6 +15,7 @@ from holdfast import journal
 from holdfast.actions import EndJob, Entry, StartAttempt
 from holdfast.controller import Phase
 from holdfast.goodput import ledger
+from holdfast.profiles import ProfileReply, ProfileWish
 from holdfast.replay import replay
 from holdfast.simulation.environment import AT_ONCE_MAX, Environment, Foul
 from holdfast.simulation.hardship import CLUSTER, RATES, SHARES, Hardship, draw
@@ -160,6 +161,38 @@ def test_where_nothing_goes_wrong_the_job_succeeds_at_its_first_attempt() -> Non
     world = lived(quiet())
     assert (world.referees.outcome, world.referees.attempts) == ("succeeded", 1)
     assert 1000.0 < world.env.now < 2000.0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_job_that_is_profiled_again_and_again_loses_nobody_for_it(seed: int) -> None:
+    """Ranks that are profiled are slower than the others for a while."""
+    hard = quiet(seed=seed, total_steps=3000, delay_s=0.001)
+    limits = msgspec.structs.replace(hard.limits, stragglers="replace")
+    world = World(msgspec.structs.replace(hard, limits=limits))
+    replies: list[ProfileReply] = []
+
+    def ask() -> None:
+        control = world.control
+        if control is None or control.state.ended:
+            return
+        wish = ProfileWish(id=f"p{world.env.now:.0f}", steps=50, ranks=(len(replies) % 2,))
+        there = control.shell.nodes.connected
+        control.hear(lambda: control.shell.profiles.ask(wish, there, control.clock, replies.append))
+        world.env.after(150.0, ask)
+
+    def look() -> None:
+        """As often as in a real job: whether somebody is slow."""
+        if world.control is not None and not world.control.state.ended:
+            world.control.look_in(0.0)
+            world.env.after(5.0, look)
+
+    world.env.after(100.0, ask)
+    world.env.after(100.0, look)
+    world.run()
+    taken = [reply for reply in replies if reply.ranks and not reply.ranks[0].why]
+    assert len(taken) >= 5 and world.referees.attempts == 1
+    assert b"StragglersFound" not in bytes(world.book.lines)
+    assert world.referees.blame.judged > 100, "somebody looked whether anybody is slow"
 
 
 def test_a_bug_of_the_users_code_fails_the_job_after_one_more_try() -> None:

@@ -175,6 +175,8 @@ class KubernetesDriver:
         await self._scraped.open(LISTEN, metrics_port, say)
         await self._output.load()
         await self._see_what_exists()
+        if self._resumed:
+            await self._stacks.load()
         existing = self._roster.existing()
         resumed = ControllerResumed(existing=tuple(existing), obeyed=self._me.obeyed)
         first = resumed if self._resumed else JobSubmitted()

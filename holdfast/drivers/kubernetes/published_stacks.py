@@ -6,6 +6,9 @@ begins with `check-` asks for checks, after `replay-` it says what is to be repe
 `profile-` what is to be profiled, of which the answer has the figures and not the traces. It
 is ConfigMap `NAME-stacks` with the same word, and what was answered, compressed, as much as one
 ConfigMap may have. The command line never talks to the controller, so there is no other way.
+
+Words stay where they are, so a new controller finds the last one: what was answered is not asked
+again, and a profile of which nobody knows whether it was begun is refused.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ import gzip
 import secrets
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +25,7 @@ from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, 
 from holdfast.drivers.kubernetes.config_map import Content, binary_of, config_map
 from holdfast.drivers.kubernetes.manifests.names import STACKS
 from holdfast.drivers.kubernetes.manifests.request import Body
-from holdfast.drivers.kubernetes.talk import Complaint
+from holdfast.drivers.kubernetes.talk import Complaint, say
 from holdfast.messages import ChecksReply, ReplayReply, StacksReply
 from holdfast.profiles import ProfileReply, ProfileWish
 
@@ -38,7 +41,6 @@ Ask = Callable[[Callable[[StacksReply], None]], None]
 AskChecks = Callable[[Callable[[ChecksReply], None]], None]
 Repeat = Callable[[StepsToRepeat, Callable[[ReplayReply], None]], None]
 Profile = Callable[[ProfileWish, Callable[[ProfileReply], None]], None]
-Answer = TypeVar("Answer", StacksReply, ChecksReply, ReplayReply, ProfileReply)
 AnyAnswer = StacksReply | ChecksReply | ReplayReply | ProfileReply
 
 
@@ -71,9 +73,28 @@ class PublishedStacks:
         self._cluster, self._job, self._owner, self._by = cluster, job, owner, by
         self._answers: asyncio.Queue[_Answered] = asyncio.Queue()
         self._complain = Complaint()
+        self._answered = ""  # by a controller before this one
+        self._earlier: str | None = ""  # the word it has found; None: it could not be seen
+
+    async def load(self) -> None:
+        """Before anything is heard: what a controller before this one was asked and has said."""
+        try:
+            job = await self._cluster.get(CONFIG_MAPS, f"{self._job}-job")
+            self._earlier = (job["metadata"].get("annotations") or {}).get(STACKS, "")
+            answer = await self._cluster.get(CONFIG_MAPS, stacks_name(self._job))
+            self._answered = (answer.get("data") or {}).get(ASKED, "")
+        except NotFoundError:
+            return
+        except ApiError as error:
+            self._earlier = None
+            say(f"{stacks_name(self._job)} cannot be read: {error}")
 
     def wanted(self, word: str) -> None:
         """Somebody asks."""
+        if word == self._answered:
+            return
+        earlier = self._earlier in (None, word)  # unknown is the first that is heard
+        self._earlier = ""
 
         def answer(reply: AnyAnswer) -> None:
             self._answers.put_nowait(_Answered(word, reply))
@@ -83,7 +104,7 @@ class PublishedStacks:
         elif word.startswith(REPLAY):
             self._repeat(word, answer)
         elif word.startswith(PROFILE):
-            self._profile(word, answer)
+            self._profile(word, answer, earlier=earlier)
         else:
             self._by.ask(answer)
 
@@ -95,7 +116,10 @@ class PublishedStacks:
         else:
             self._by.repeat(wish, answer)
 
-    def _profile(self, word: str, answer: Callable[[ProfileReply], None]) -> None:
+    def _profile(self, word: str, answer: Callable[[ProfileReply], None], *, earlier: bool) -> None:
+        if earlier:
+            answer(ProfileReply(refused="the controller began again meanwhile; ask once more"))
+            return
         try:
             wish = msgspec.json.decode(word.removeprefix(PROFILE), type=ProfileWish)
         except msgspec.MsgspecError as error:
@@ -131,47 +155,49 @@ def _packed(reply: AnyAnswer) -> bytes:
 
 async def ask_for_stacks(cluster: Cluster, job: str, wait_s: float = WAIT_S) -> StacksReply | None:
     """The command line's side; None if nobody has answered in time. Raises `ApiError`."""
-    return await _asked(cluster, job, secrets.token_hex(8), StacksReply, wait_s)
+    reply = await _asked(cluster, job, secrets.token_hex(8), wait_s)
+    return reply if isinstance(reply, StacksReply) else None
 
 
 async def ask_for_checks(
     cluster: Cluster, job: str, wait_s: float = CHECKS_WAIT_S
 ) -> ChecksReply | None:
     """Likewise."""
-    return await _asked(cluster, job, CHECKS + secrets.token_hex(8), ChecksReply, wait_s)
+    reply = await _asked(cluster, job, CHECKS + secrets.token_hex(8), wait_s)
+    return reply if isinstance(reply, ChecksReply) else None
 
 
 async def ask_for_replay(
     cluster: Cluster, job: str, wish: StepsToRepeat, wait_s: float = REPLAY_WAIT_S
 ) -> ReplayReply | None:
     """Likewise."""
-    word = REPLAY + msgspec.json.encode(wish).decode()
-    return await _asked(cluster, job, word, ReplayReply, wait_s)
+    reply = await _asked(cluster, job, REPLAY + msgspec.json.encode(wish).decode(), wait_s)
+    return reply if isinstance(reply, ReplayReply) else None
 
 
 async def ask_for_profile(
     cluster: Cluster, job: str, wish: ProfileWish, wait_s: float = REPLAY_WAIT_S
 ) -> ProfileReply | None:
-    """Likewise."""
-    word = PROFILE + msgspec.json.encode(wish).decode()
-    return await _asked(cluster, job, word, ProfileReply, wait_s)
+    """Likewise. A controller that knows no profiles takes the word for one that wants stacks."""
+    reply = await _asked(cluster, job, PROFILE + msgspec.json.encode(wish).decode(), wait_s)
+    if reply is None or isinstance(reply, ProfileReply):
+        return reply
+    return ProfileReply(refused="its controller is of a version of Holdfast without profiles")
 
 
-async def _asked(
-    cluster: Cluster, job: str, word: str, kind: type[Answer], wait_s: float
-) -> Answer | None:
+async def _asked(cluster: Cluster, job: str, word: str, wait_s: float) -> AnyAnswer | None:
     wish = {"metadata": {"annotations": {STACKS: word}}}
     await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
     try:
         async with asyncio.timeout(wait_s):
-            while (reply := await _answer(cluster, job, word, kind)) is None:
+            while (reply := await _answer(cluster, job, word)) is None:
                 await asyncio.sleep(POLL_S)
             return reply
     except TimeoutError:
         return None
 
 
-async def _answer(cluster: Cluster, job: str, word: str, kind: type[Answer]) -> Answer | None:
+async def _answer(cluster: Cluster, job: str, word: str) -> AnyAnswer | None:
     try:
         body = await cluster.get(CONFIG_MAPS, stacks_name(job))
     except NotFoundError:
@@ -179,6 +205,8 @@ async def _answer(cluster: Cluster, job: str, word: str, kind: type[Answer]) -> 
     if (body.get("data") or {}).get(ASKED) != word:
         return None
     try:
-        return msgspec.json.decode(gzip.decompress(binary_of(body)[DATA]), type=kind)
+        packed = binary_of(body)[DATA]
+        found: AnyAnswer = msgspec.json.decode(gzip.decompress(packed), type=AnyAnswer)
     except (OSError, EOFError, ValueError, KeyError, zlib.error):  # somebody else wrote into it
         return None
+    return found

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from holdfast.digests import StepsToRepeat
@@ -61,6 +62,22 @@ def _mute(_: Reply) -> None:
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published_stacks, "POLL_S", 0.01)
+
+
+BEGAN_AGAIN = "the controller began again meanwhile; ask once more"
+
+
+def played_alone(story: Callable[[FakeCluster, Api], Awaitable[None]]) -> None:
+    """Without a controller."""
+
+    async def play() -> None:
+        async with cluster(machines=0) as it:
+            for body in access.objects(asked(namespace="default")):
+                await it.api().apply(body)
+            it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "run-job"}})
+            await story(it, it.api())
+
+    asyncio.run(play())
 
 
 def played(story: Callable[[FakeCluster, Api], Awaitable[None]], *, answers: bool = True) -> None:
@@ -127,3 +144,58 @@ def test_what_is_too_much_for_a_config_map_loses_its_end() -> None:
     noise = [hashlib.sha256(str(n).encode()).hexdigest() for n in range(40_000)]
     packed = _packed(StacksReply(groups=tuple(group(n, at) for n, at in enumerate(noise))))
     assert ANSWER_BYTES // 4 < len(packed) <= ANSWER_BYTES
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_controller_that_begins_again_takes_no_profile_again(answered: bool) -> None:
+    wish = ProfileWish(id="a1", steps=3, ranks=(4,))
+    word = published_stacks.PROFILE + msgspec.json.encode(wish).decode()
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        marks = {"metadata": {"annotations": {STACKS: word}}}
+        await api.patch(CONFIG_MAPS, "run-job", marks)
+        if answered:
+            meta = {"name": "run-stacks"}
+            it.store.create(CONFIG_MAPS, "default", {"metadata": meta, "data": {ASKED: word}})
+        taken: list[ProfileWish] = []
+
+        def profile(wish: ProfileWish, reply: Callable[[ProfileReply], None]) -> None:
+            taken.append(wish)
+            _profiled(wish, reply)
+
+        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, profile)
+        second = PublishedStacks(it.api(account="run-controller"), "run", OWNER, asks)
+        await second.load()
+        second.wanted(word)
+        told = [] if answered else [second._answers.get_nowait().reply]
+        assert taken == [] and second._answers.empty()
+        assert told == ([] if answered else [ProfileReply(refused=BEGAN_AGAIN)])
+        second.wanted(word.replace("a1", "a2"))
+        assert [one.id for one in taken] == ["a2"]
+
+    played_alone(story)
+
+
+def test_what_could_not_be_seen_when_it_began_is_taken_for_an_old_word() -> None:
+    async def story(it: FakeCluster, _: Api) -> None:
+        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, _profiled)
+        second = PublishedStacks(it.api(account="nobody"), "run", OWNER, asks)
+        await second.load()
+        for name in ("a1", "a2"):
+            wish = ProfileWish(id=name, steps=3, ranks=(4,))
+            second.wanted(published_stacks.PROFILE + msgspec.json.encode(wish).decode())
+        first, then = (second._answers.get_nowait().reply for _ in range(2))
+        assert first == ProfileReply(refused=BEGAN_AGAIN)
+        assert isinstance(then, ProfileReply) and then.ranks
+
+    played_alone(story)
+
+
+def test_a_controller_without_profiles_is_named() -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
+        told = await published_stacks.ask_for_profile(api, "run", ProfileWish(id="a1"))
+        assert told is not None and "version of Holdfast without profiles" in told.refused
+
+    with pytest.MonkeyPatch.context() as older:
+        older.setattr(PublishedStacks, "_profile", lambda _self, _word, reply, **_: reply(REPLY))
+        played(story)
