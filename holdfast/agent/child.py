@@ -25,7 +25,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast import flight_recorder, optimizer_steps, rank, step_profile, trainer_hook
+from holdfast import (
+    flight_recorder,
+    group_end,
+    optimizer_steps,
+    rank,
+    step_profile,
+    trainer_hook,
+)
 from holdfast.agent import (
     failures,
     fork_protocol,
@@ -72,6 +79,7 @@ def become(born: ForkedChild) -> None:
         optimizer_steps.observe(page, _step_ended)
         step_profile.watch(page)
         flight_recorder.answer_from_now_on()
+        group_end.leave_at_exit(("gloo",))
     with failures.shown_and_left(page):
         if rank.CONTROL not in os.environ:
             late_rank.settle()

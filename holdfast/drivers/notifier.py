@@ -22,12 +22,11 @@ import msgspec
 
 from holdfast.controller import State
 from holdfast.drivers.notices import Notice, Notices, ToldOf, body_of
-from holdfast.drivers.records import write_private
+from holdfast.drivers.records import NOTIFIED, write_private
 from holdfast.shell.supervision import keep_running
 from holdfast.spec import Job
 from holdfast.spec.notify import URL_VARIABLE, Notify
 
-FILE = "notified.json"
 TIMEOUT_S = 10.0  # of a request
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
 GIVE_UP_S = 600.0  # after which a notice is no news
@@ -42,7 +41,7 @@ class Notifier:
     """The receivers of one job. `ettr` gives that of now."""
 
     def __init__(self, job: Job, state: State, folder: Path, ettr: Callable[[], float]) -> None:
-        self._state, self._ettr, self._file = state, ettr, folder / FILE
+        self._state, self._ettr, self._file = state, ettr, folder / NOTIFIED
         known = _known(self._file)
         told = [known.get(str(i), ToldOf()) for i in range(len(job.notify))]
         self._receivers = [
@@ -105,7 +104,7 @@ class Notifier:
             try:
                 write_private(self._file, msgspec.json.encode(told).decode())
             except OSError as error:
-                self._say(f"{FILE} cannot be written: {error.strerror}")
+                self._say(f"{NOTIFIED} cannot be written: {error.strerror}")
 
 
 class Receiver:

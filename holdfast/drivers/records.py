@@ -37,6 +37,7 @@ from holdfast.spec import Job
 from holdfast.status import Goodput, Incident, JobStatus
 
 JOURNAL = "journal.jsonl"
+NOTIFIED = "notified.json"  # what receivers of notices know of the incidents in the journal
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
 LOCK_ASKERS_S = 10.0  # for those who only look; on a busy machine one may be held up while it does
 LOCK_PAUSE_S = 0.01
@@ -169,6 +170,7 @@ def begin_again(job: Job, folder: Path, now: float) -> None:
             os.link(path, kept)
         else:
             path.rename(kept)
+    (folder / NOTIFIED).unlink(missing_ok=True)  # incidents are counted from 1 again
     fresh.replace(folder / JOURNAL)
 
 

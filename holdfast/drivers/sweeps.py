@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,12 +106,8 @@ def locked(name: str) -> Iterator[Path]:
     """Run this sweep, and nobody else. Raises `Error` job-running."""
     folder = sweep_dir(name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with records.locked(folder):
-            yield folder
-    finally:
-        if not (folder / "sweep.json").exists():  # it was refused
-            shutil.rmtree(folder, ignore_errors=True)
+    with records.locked(folder):
+        yield folder
 
 
 # ── how it stands ─────────────────────────────────────────────────────────────────────────────
@@ -183,23 +178,27 @@ def _metric(folder: Path, sweep: Sweep) -> float | None:
     if sweep.metric_pattern is None:
         reported = _tail(folder / "metrics.jsonl").splitlines()
         values = (_reported(line, sweep.metric) for line in reversed(reported))
-        return next((value for value in values if value is not None), None)
+        newest = next((value for value in values if value is not None), math.nan)
+        return newest if math.isfinite(newest) else None
     pattern = re.compile(sweep.metric_pattern.encode())
     group: str | int = "metric" if "metric" in pattern.groupindex else 1
     logs = folder.glob("logs/attempt-*/rank-0.log")
     for log in sorted(logs, key=lambda log: int(log.parent.name.rpartition("-")[2]), reverse=True):
         for match in reversed([*pattern.finditer(_tail(log))]):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, TypeError):  # TypeError: the group is not in it
                 value = float(match[group])
                 return value if math.isfinite(value) else None
     return None
 
 
 def _reported(line: bytes, name: str) -> float | None:
+    """None: this step has not reported it. NaN: what it has reported is not finite."""
     try:
         said = json.loads(line)
     except ValueError:  # the first line of the tail, or one that is not yet whole
         return None
+    if name in said.get("not_finite", ()):
+        return math.nan
     value = (
         said.get("loss")
         if name == "loss"

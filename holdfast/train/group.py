@@ -5,10 +5,7 @@ custom. Leaving is bounded in time: a peer that is gone or stopped must not keep
 ending.
 """
 
-import atexit
-import contextlib
 import os
-import threading
 from datetime import timedelta
 
 import torch
@@ -17,13 +14,13 @@ from torch.distributed.constants import default_pg_timeout
 
 from holdfast.devices import DEVICES, VARIABLE, DeviceTraits, backend_of, seen_by
 from holdfast.errors import Error
+from holdfast.group_end import leave_at_exit
 from holdfast.train.placement import Placement
 from holdfast.train.surviving_group import SurvivingGroup
 
 ACCELERATORS = frozenset(
     traits.torch_type for traits in DEVICES.values() if traits.kind != "cpu" and traits.torch_type
 )
-_LEAVE_S = 2.0
 _LONGEST_S = 10 * 365 * 86400.0  # of a timeout: more is a mistake
 
 
@@ -95,7 +92,7 @@ def join_group(
     chosen = backend or backend_of(device.type)
     bound = device if device.type == "cuda" and "nccl" in chosen else None
     dist.init_process_group(chosen, timeout=timeout, device_id=bound)
-    _leave_at_exit()
+    leave_at_exit()
 
 
 def side_group(timeout: timedelta | None) -> dist.ProcessGroup:
@@ -149,24 +146,4 @@ def join_alone(device: torch.device) -> None:
     if not dist.is_initialized():
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend_of(device.type), store=store, rank=0, world_size=1)
-        _leave_at_exit()
-
-
-def _leave_at_exit() -> None:
-    leaving, gone = threading.Event(), threading.Event()
-    # started now, because a thread cannot be started any more while the interpreter ends
-    threading.Thread(target=_destroy, args=(leaving, gone), daemon=True).start()
-
-    def leave() -> None:
-        leaving.set()
-        gone.wait(_LEAVE_S)
-
-    atexit.register(leave)
-
-
-def _destroy(leaving: threading.Event, gone: threading.Event) -> None:
-    leaving.wait()
-    with contextlib.suppress(Exception):  # peers may be gone: nothing left to say about it
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    gone.set()
+        leave_at_exit()

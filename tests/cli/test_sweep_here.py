@@ -66,12 +66,16 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_killed_sweep_goes_on_and_a_failed_trial_ends_no_other(home: Path) -> None:
     file = described(home, max_failed=1)
+    job = job_from_file(file, Flags())
+    with sweeps.locked(job.name):  # by a command that dies before it starts a controller
+        trial = sweeps.opened(job, replace=False)[0].job
+        os.close(records.create(trial, records.job_dir(trial.name), now=time.time()))
     first = start("run", str(file))
     come(lambda: begun(home) == ["3 0"])
     again = holdfast("run", str(file))
     assert again.returncode == 2 and "error[job-running]" in again.stderr
     first.send_signal(signal.SIGKILL)
-    first.communicate()
+    assert "find-0 goes on" in first.communicate()[1]
     assert sweeps.phase_of("find-0") == sweeps.RUNNING  # nobody started the others
     shown = json.loads(holdfast("sweep", "find", "--json").stdout)
     assert shown["phase"] == "away" and shown["trials"][0]["metric"] is None
@@ -98,22 +102,24 @@ def test_a_killed_sweep_goes_on_and_a_failed_trial_ends_no_other(home: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("by", ["holdfast stop", "SIGTERM"])
-def test_a_stop_ends_all_trials_and_the_next_run_does_them(home: Path, by: str) -> None:
+def test_a_stop_ends_all_trials_and_the_next_run_does_them(home: Path) -> None:
     file = described(home, over={"x": [3, 1]})
-    running = start("run", str(file))
-    come(lambda: begun(home) == ["3 0"])
-    if by == "SIGTERM":
-        running.send_signal(signal.SIGTERM)
-    else:
-        assert "1 trial was running" in holdfast("stop", "find").stdout
-    _, told = running.communicate()
-    assert running.returncode == 130, told
-    assert [sweeps.phase_of(f"find-{number}") for number in (0, 1)] == ["stopped", "waiting"]
-    assert json.loads(holdfast("sweep", "find", "--json").stdout)["phase"] == "stopped"
+    starts: list[str] = []
+    for by in ("holdfast stop", "SIGTERM"):
+        starts.append("3 0")
+        running = start("run", str(file))
+        come(lambda: begun(home) == starts)
+        if by == "SIGTERM":
+            running.send_signal(signal.SIGTERM)
+        else:
+            assert "1 trial was running" in holdfast("stop", "find").stdout
+        _, told = running.communicate()
+        assert running.returncode == 130, told
+        assert [sweeps.phase_of(f"find-{number}") for number in (0, 1)] == ["stopped", "waiting"]
+        assert json.loads(holdfast("sweep", "find", "--json").stdout)["phase"] == "stopped"
     (home.parent / "go").touch()
     assert holdfast("run", str(file)).returncode == 0
-    assert begun(home) == ["1 1", "3 0", "3 0"]
+    assert begun(home) == ["1 1", *starts, "3 0"]
 
 
 @pytest.mark.slow
@@ -142,20 +148,6 @@ def test_too_many_failed_trials_end_the_sweep(home: Path) -> None:
     assert begun(home) == ["2 0", "2 0"]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("nothing_left")
-def test_a_command_that_died_before_it_started_a_controller_loses_no_trial(home: Path) -> None:
-    (home.parent / "go").touch()
-    file = described(home, over={"x": [1]})
-    job = job_from_file(file, Flags())
-    with sweeps.locked(job.name):
-        (trial,) = sweeps.opened(job, replace=False)
-        os.close(records.create(trial.job, records.job_dir(trial.job.name), now=time.time()))
-    ended = holdfast("run", str(file))
-    assert ended.returncode == 0, ended.stderr
-    assert begun(home) == ["1 0"] and "find-0 goes on" in ended.stderr
-
-
 def test_a_damaged_description_is_told(home: Path) -> None:
     folder = home / "sweeps" / "find"
     folder.mkdir(parents=True)
@@ -172,8 +164,36 @@ def test_a_job_of_a_trials_name_is_not_touched(home: Path) -> None:
     os.close(records.create(other, records.job_dir("find-1"), now=1.0))
     refused = holdfast("run", str(file))
     assert refused.returncode == 2 and "error[job-exists]" in refused.stderr
-    assert "find-1" in refused.stderr and not (home / "sweeps" / "find").exists()
+    assert "find-1" in refused.stderr and sweeps.found("find") is None
     assert records.load_job(records.job_dir("find-1")) == other
+
+
+def test_who_is_refused_leaves_the_sweep_to_who_runs_it(home: Path) -> None:
+    file = described(home)
+    job = job_from_file(file, Flags())
+    with sweeps.locked("find"):  # and has not written anything yet
+        refused = holdfast("run", str(file))
+        assert refused.returncode == 2 and "error[job-running]" in refused.stderr
+        assert len(sweeps.opened(job, replace=False)) == 3
+    assert sweeps.found("find") == job
+
+
+@pytest.mark.parametrize(
+    ("lines", "metric"),
+    [
+        (['{"loss": 2.0}', '{"loss": 1.5}', '{"loss": null}'], 1.5),  # a step without it
+        (['{"loss": 2.0}', '{"loss": null, "not_finite": {"loss": "NaN"}}'], None),  # diverged
+        (["5}", '{"lo'], None),
+    ],
+)
+def test_a_trial_is_known_by_the_newest_loss_unless_that_is_not_finite(
+    home: Path, lines: list[str], metric: float | None
+) -> None:
+    job = Job.model_validate({"name": "find", "script": "t.py", "sweep": {"trials": 1}})
+    trial = Job(name="find-0", script="t.py")
+    os.close(records.create(trial, records.job_dir("find-0"), now=1.0))
+    (home / "jobs" / "find-0" / "metrics.jsonl").write_text("\n".join(lines))
+    assert sweeps.status(job).trials[0].metric == metric
 
 
 @pytest.mark.parametrize(

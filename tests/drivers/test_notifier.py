@@ -12,6 +12,7 @@ from holdfast.controller import Limits, State
 from holdfast.controller.phases import Phase
 from holdfast.drivers import notifier
 from holdfast.drivers.notifier import Notifier, post
+from holdfast.drivers.records import NOTIFIED
 from holdfast.spec.load import job_from_dict
 from tests.receiving import Receiving
 
@@ -132,7 +133,7 @@ def test_a_url_with_white_space_is_taken_and_a_malformed_one_keeps_no_controller
 def test_a_damaged_or_unwritable_memory_of_what_was_told_stops_nothing(
     tmp_path: Path, server: Receiving
 ) -> None:
-    (tmp_path / notifier.FILE).write_text("{broken")
+    (tmp_path / NOTIFIED).write_text("{broken")
     assert told(tmp_path, {"url": server.url}, change=ends) == []
     missing = tmp_path / "no" / "such"
     (line,) = told(missing, {"url": server.url}, change=ends)

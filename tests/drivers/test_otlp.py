@@ -110,6 +110,23 @@ def test_a_line_of_the_log_has_the_trace_of_its_incident_and_no_secrets(
     assert not second.trace_id and attributes(second.attributes) == {"holdfast.job": "gpt"}
 
 
+@pytest.mark.parametrize("written_as", ["Authorization: {}", "x-team={}%0A", "x-team={}"])
+def test_headers_of_requests_are_not_said_whether_they_can_be_sent_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    receiver: OtlpReceiver,
+    written_as: str,
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", written_as.format("so-private"))
+    box = sending(endpoint=receiver.url, signals=["logs"])
+    box.line("told with so-private" if "=" in written_as else "told", None)
+    box.close(PATIENCE_S)
+    said = capsys.readouterr().err + caplog.text
+    assert "so-private" not in said + "".join(one.body.string_value for one in receiver.logs())
+    assert ("a header is not written name=value" in said) is (":" in written_as)
+
+
 def test_what_is_refused_for_now_is_sent_again_and_said_once(
     receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

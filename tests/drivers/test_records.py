@@ -123,3 +123,13 @@ def test_whoever_reads_while_a_stopped_job_begins_again_finds_a_journal(
     assert sorted(p.name for p in folder.glob("*journal*")) == [
         "journal-1.jsonl", "journal-1.state", records.JOURNAL,
     ]  # fmt: skip
+
+
+def test_a_job_that_begins_again_tells_its_receivers_of_its_first_incident_anew(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    os.close(records.create(JOB, folder, now=1.0))
+    (folder / records.NOTIFIED).write_text('{"0":{"incidents":{"1":"over"},"ended":true}}')
+    records.begin_again(JOB, folder, now=2.0)
+    assert not (folder / records.NOTIFIED).exists()

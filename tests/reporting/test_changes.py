@@ -10,6 +10,7 @@ from holdfast.dashboard.job_record import JobLook, JobRecord
 from holdfast.goodput.formulas import mttf_s, optimal_interval_s
 from holdfast.reporting import changes
 from holdfast.reporting.changes import what_to_change
+from holdfast.reporting.measured import modelled
 from holdfast.reporting.shapes import ComparedSetting, WhatToChange
 
 NOW = 1_800_000_000.0
@@ -26,7 +27,7 @@ ROOMY = ("cluster.rack_losses_per_1000_days=0", "cluster.switch_losses_per_1000_
 @pytest.fixture(autouse=True)
 def few_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for differences that are as plain as here."""
-    monkeypatch.setattr(changes, "SEEDS", 4)
+    monkeypatch.setattr(changes, "SEEDS", changes.SEEDS_LEAST)
 
 
 def look(folder: Path, *, every: int | None = SELDOM, **how: Any) -> JobLook:
@@ -81,7 +82,9 @@ def test_few_incidents_say_little_and_nothing_follows_from_them(tmp_path: Path) 
         "every": 10,
         "world": ("checkpoint.save_s=1",),
     }
-    much = answer(look(tmp_path / "much", days=6, **how)).inputs
+    model = modelled(look(tmp_path / "much", days=6, **how))
+    assert not isinstance(model, str)
+    much = model.inputs
     found = answer(look(tmp_path / "few", days=0.2, **how))
     few = found.inputs
     assert few.incidents_count < 5 < much.incidents_count
@@ -134,6 +137,7 @@ def test_patience_ends_the_comparison_but_leaves_enough_worlds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(changes, "SEEDS", 8)
     seen = look(tmp_path / "gpt", days=1, nodes=4, rate=1000.0)
     found = answer(seen)
     assert found.worlds_count == 3 * changes.SEEDS_LEAST * len(found.changes)

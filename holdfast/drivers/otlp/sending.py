@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from opentelemetry import trace as api
 from opentelemetry._logs import LogRecord, SeverityNumber
@@ -43,6 +43,7 @@ SCOPE = InstrumentationScope("holdfast", __version__)
 SPOKEN = "http/protobuf"
 DEFAULT_ENDPOINT = "http://localhost:4318"
 ITSELF = ("opentelemetry", "urllib3", "requests")  # whose log would feed itself
+HEADERS_READER = "opentelemetry.util.re"
 
 
 class Sending:
@@ -54,13 +55,14 @@ class Sending:
         for words in _unheeded(job.otlp):
             say_aside(f"otlp: {words}")
         self._id, self._taken = identity, taken
-        self._mask = masker({**os.environ, **job.env})
+        self._mask = masker({**os.environ, **job.env, **_header_values(os.environ)})
+        logging.getLogger(HEADERS_READER).addFilter(_quote_no_header)
         self._resource = resource_of(job.name, os.environ)
         self._traces = self._logs = None
         if _is_on(job.otlp, "traces"):
             self._traces = self._trace_queue(job.otlp)
         if _is_on(job.otlp, "logs"):
-            self._logs = _log_queue(job.otlp)
+            self._logs = self._log_queue(job.otlp)
         self._warnings = Warnings(self._put)
         logging.getLogger().addHandler(self._warnings)
         for queue in self._queues():
@@ -151,8 +153,19 @@ class Sending:
             self._taken({number for number in numbers if isinstance(number, int)})
 
         return ExportQueue(
-            _words(otlp, "traces"), export, trace_exporter.__name__, say_aside, taken
+            _words(otlp, "traces"), export, trace_exporter.__name__, self._say, taken
         )
+
+    def _log_queue(self, otlp: Otlp) -> ExportQueue[ReadableLogRecord]:
+        exporter = _log_exporter.OTLPLogExporter(_endpoint(otlp, "logs"), headers=otlp.headers)
+
+        def export(records: Sequence[ReadableLogRecord]) -> bool:
+            return exporter.export(records) is LogRecordExportResult.SUCCESS
+
+        return ExportQueue(_words(otlp, "logs"), export, _log_exporter.__name__, self._say)
+
+    def _say(self, text: str) -> None:
+        say_aside(self._mask(text))
 
     def _spans(self, trace: IncidentTrace) -> list[ReadableSpan]:
         """The root first."""
@@ -222,13 +235,21 @@ def resource_of(job: str, environ: Mapping[str, str]) -> Resource:
     return Resource.create({name: value for name, value in known.items() if value})
 
 
-def _log_queue(otlp: Otlp) -> ExportQueue[ReadableLogRecord]:
-    exporter = _log_exporter.OTLPLogExporter(_endpoint(otlp, "logs"), headers=otlp.headers)
+def _quote_no_header(record: logging.LogRecord) -> bool:
+    """What is quoted, because it cannot be read, is a secret all the same."""
+    record.msg = f"{HEADERS_VARIABLE}: a header is not written name=value; it is not sent"
+    record.args = ()
+    return True
 
-    def export(records: Sequence[ReadableLogRecord]) -> bool:
-        return exporter.export(records) is LogRecordExportResult.SUCCESS
 
-    return ExportQueue(_words(otlp, "logs"), export, _log_exporter.__name__, say_aside)
+def _header_values(environ: Mapping[str, str]) -> dict[str, str]:
+    """Each header's value by a name that is one of a secret."""
+    return {
+        f"{name}_{number}_SECRET": unquote(header.partition("=")[2]).strip()
+        for name, value in environ.items()
+        if name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("HEADERS")
+        for number, header in enumerate(value.split(","))
+    }
 
 
 def _context(trace: int, span: int) -> api.SpanContext:

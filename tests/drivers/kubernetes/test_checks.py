@@ -262,6 +262,14 @@ def test_trials_are_alone() -> None:
     assert told("job", "plain", sweep=sweep, nodes=2) == [("settings-conflict", "sweep")]
 
 
+def test_the_values_of_all_trials_fit_into_an_argument() -> None:
+    def over(size: int) -> dict[str, Any]:
+        return {"over": {"x": [str(n).zfill(size) for n in range(200)]}}
+
+    assert told("job", "plain", sweep=over(600)) == []
+    assert "fit into the command" in only("job", "plain", sweep=over(700)).what
+
+
 # ── settings that fit the engine, but not each other ──────────────────────────────────────────
 
 

@@ -132,6 +132,17 @@ def test_each_trial_finds_its_options_by_its_number() -> None:
         assert ran.stdout.decode().splitlines() == ["-x", "--lr", lr, "--width", "8"]
 
 
+def test_values_of_trials_are_neither_kubernetes_nor_the_shells_to_expand() -> None:
+    values = ["$(HOME)", "a$$b", "$(touch y)\nz; `w`"]
+    line = command(sweep={"over": {"x": values}}, command=["printf", r"%s\0"])
+    assert not [word for word in line if "$(" in word.replace("$$", "")]
+    line = [word.replace("$$", "$") for word in line]  # as a kubelet does
+    for number, x in enumerate(values):
+        env = {**os.environ, "JOB_COMPLETION_INDEX": str(number)}
+        ran = subprocess.run(line, env=env, capture_output=True)
+        assert ran.stdout.decode().split("\0") == ["--x", x, ""]
+
+
 def test_a_trial_with_several_workers_is_a_torchrun_of_its_own() -> None:
     found = command(sweep={"trials": 3}, workers_per_node=2)
     assert found == ["torchrun", "--standalone", "--nproc-per-node=2", "train.py"]

@@ -68,7 +68,8 @@ def trial(request: Request, command: tuple[str, ...]) -> tuple[str, ...]:
     options = [one.options for one in trials_of(request.job)]
     if not any(options):
         return command
-    cases = "".join(f'{at}) set -- "$@" {shlex.join(one)} ;;\n' for at, one in enumerate(options))
+    words = (shlex.join(one).replace("$", "$$") for one in options)  # as Kubernetes has it
+    cases = "".join(f'{at}) set -- "$@" {said} ;;\n' for at, said in enumerate(words))
     choose = f'case "${NUMBER}" in\n{cases}esac\nexec "$@"'
     return ("sh", "-c", choose, "trial", *command)
 

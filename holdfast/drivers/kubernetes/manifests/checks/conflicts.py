@@ -7,6 +7,7 @@ one. A value of the user's would either be lost or win, and both end in a job th
 from collections.abc import Iterator, Mapping
 
 from holdfast.devices import by_resource
+from holdfast.drivers.kubernetes.manifests import program
 from holdfast.drivers.kubernetes.manifests.groups import fewest, spares_apart
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.request import Request
@@ -45,6 +46,7 @@ KEYS = {
 """Variables that Holdfast sets from a key of the job file."""
 TLS = "HOLDFAST_TLS"  # for agents and the controller; only an overlay sets it
 LISTED_TRIALS_MAX = 1000
+ARGUMENT_MAX = 131_071  # bytes of one argument, on Linux
 INDEXED = frozenset(("job", "cronjob", "jobset", "trainjob"))
 STORES = 16  # ports from `ports.stores` on that agents may use at a time
 
@@ -297,13 +299,24 @@ def _sweep(request: Request) -> Iterator[Error]:
     ):
         if wrong:
             yield _clash("sweep", path, "trials are independent: each is a single pod")
-    if (job.sweep.over or job.sweep.ranges) and job.sweep.size > LISTED_TRIALS_MAX:
+    if not (job.sweep.over or job.sweep.ranges):
+        return
+    remedy = "have the script turn JOB_COMPLETION_INDEX into values, and set sweep.trials only"
+    if job.sweep.size > LISTED_TRIALS_MAX:
         yield Error(
             "settings-conflict",
             f"sweep.over and sweep.ranges give {job.sweep.size} trials; at most "
             f"{LISTED_TRIALS_MAX} fit on Kubernetes",
             why="the values of all of them are part of the manifest, whose size is limited",
-            help="have the script turn JOB_COMPLETION_INDEX into values, and set sweep.trials only",
+            help=remedy,
+        )
+    elif (size := max(len(word.encode()) for word in program.trial(request, ()))) > ARGUMENT_MAX:
+        yield Error(
+            "settings-conflict",
+            f"the values of all {job.sweep.size} trials take {size} bytes; at most {ARGUMENT_MAX} "
+            "fit into the command of a pod",
+            why="all pods of a Job have the same command, which chooses by JOB_COMPLETION_INDEX",
+            help=f"choose fewer trials or shorter values, or {remedy}",
         )
 
 
