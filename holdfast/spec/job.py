@@ -385,11 +385,6 @@ class Job(Section):
         check_every = self.recovery.check_replicas_every
         if groups and (why := groups.misfit(counts, workers, self.parallel, check_every)):
             raise ValueError(why)
-        if groups and groups.sync_every and self.trains_with not in ("pytorch", "command"):
-            raise ValueError(
-                "recovery.replicas.sync_every requires framework: pytorch: outer steps are taken "
-                "by run.track(), with the models of run.parallelize()"
-            )
         return self
 
     @model_validator(mode="after")

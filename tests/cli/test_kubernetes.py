@@ -226,7 +226,7 @@ def test_the_nodes_of_a_job_in_a_cluster_are_profiled_and_repeat_a_step_and_it_g
     [measured] = site.answer("profile", "gpt", "--steps", "2")["ranks"]
     assert measured["steps"] == 2 and measured["parts"]["compute"] > 0, measured
     shown = site.holdfast("profile", "gpt", "--steps", "1")
-    assert "try first: " in shown.stdout and "kubectl exec POD_OF_gpt" in shown.stderr, shown
+    assert "try first: " in shown.stdout and "kubectl exec gpt-" in shown.stderr, shown
     copied = site.holdfast("profile", "gpt", "--output", str(site.folder / "trace.json.gz"))
     assert copied.returncode == 2 and "traces stay on their nodes" in copied.stderr
     told = site.answer("replay", "gpt", "--step", "30")

@@ -68,7 +68,6 @@ def test_a_model_may_be_sharded_over_the_nodes_of_a_replica(workers: Any) -> Non
             "gradient_compression does not go with",
         ),
         ({"sync_every": 4}, {"recovery": {"check_replicas_every": 6}}, "use a multiple of .*(4)"),
-        ({"sync_every": 4}, {"framework": "jax"}, "sync_every requires framework: pytorch"),
         ({"sync_every": -1}, {}, "greater than or equal to 0"),
         ({"outer_lr": 0}, {}, "greater than 0"),
         ({"outer_momentum": 1}, {}, "less than 1"),
