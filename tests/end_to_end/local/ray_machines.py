@@ -7,10 +7,12 @@ end of its input the cluster ends.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from tests.tidy.source import ROOT
@@ -23,14 +25,18 @@ class RayMachines:
 
     def __init__(self, machines: int) -> None:
         self._folder = tempfile.mkdtemp(prefix="ray-")  # short: there are sockets in it
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, str(machines), self._folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=ROOT,
-            text=True,
-        )
+        Path(self._folder, "ray").mkdir()  # Ray writes its address there, and does not make it
+        self._errors = Path(self._folder, "errors")
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __spec__.name, str(machines)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=ROOT,
+                env={**os.environ, "RAY_TMPDIR": self._folder},
+                text=True,
+            )
         told = self._answer()
         self.address: str = told["address"]
         self.raylets: list[int] = told["raylets"]
@@ -40,7 +46,7 @@ class RayMachines:
         for line in self._process.stdout:
             if line.startswith("{"):  # Ray prints, too
                 return json.loads(line)
-        raise AssertionError("the Ray cluster ended")
+        raise AssertionError(f"the Ray cluster ended:\n{self._errors.read_text()}")
 
     def ask(self, order: str) -> Any:
         """Its answer to an order."""
@@ -63,7 +69,7 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     shape = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
-    head = {**shape, "include_dashboard": False, "temp_dir": sys.argv[2]}
+    head = {**shape, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     machines = [cluster.head_node]
     machines += [cluster.add_node(**shape) for _ in range(int(sys.argv[1]) - 1)]
