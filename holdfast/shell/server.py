@@ -50,7 +50,7 @@ from holdfast.messages import (
     ToController,
     VersionPrepared,
 )
-from holdfast.profiles import ProfileTaken
+from holdfast.profiles import ProfileTaken, TracePart
 from holdfast.shell.nodes import Wire
 from holdfast.shell.outbox import Outbox
 
@@ -370,6 +370,7 @@ class Connection(asyncio.Protocol):
                 | VersionPrepared()
                 | AskCode()
                 | ProfileTaken()
+                | TracePart()
             ):
                 if self.node:
                     listener.answered(self.node, message)

@@ -17,8 +17,12 @@ from holdfast.profiles import (
     StepParts,
     StepsSlowed,
     TakeProfile,
+    TakeTracePart,
+    TracePart,
+    TraceWish,
 )
 from holdfast.shell.profile_collection import AHEAD_S, LONGEST_S, PATIENCE, READ_S, STEPS_S
+from holdfast.shell.trace_parts import PART_S
 from tests.shell.scene import Scene, Wire
 
 DONE = [m for m in Milestone if m not in (Milestone.FINISHED, Milestone.OUTPUT)]
@@ -194,3 +198,34 @@ def test_a_profile_of_the_controller_that_fails_says_why() -> None:
     site.scene.shell.put(StepsSlowed(attempt=1, step=4, slower=0.3, step_s=1.3, usual_s=1.0))
     site.scene.settle()
     assert "could not be profiled: another profile" in site.scene.state.notes[-1].text
+
+
+def test_a_part_of_a_trace_comes_from_its_node_or_it_is_said_why_not(site: Site) -> None:
+    parts, told = site.scene.shell.profiles.parts, list[TracePart]()
+    named = {site.scene.state.nodes[node].name: node for node in ("a", "b")}
+
+    def ask(name: str, offset: int = 0, *, connected: tuple[str, ...] = ("a", "b")) -> None:
+        part = TakeTracePart(trace="profiles/a1/rank-0.json.gz", offset=offset)
+        wish = TraceWish(id="x", node=name, part=part)
+        parts.ask(wish, connected, site.scene.now, told.append)
+
+    first, second = named
+    ask(first, 7)
+    [order] = [one for one in site.a.sent if isinstance(one, TakeTracePart)]
+    good = TracePart(trace=order.trace, offset=7, size=9, data=b"xy")
+    site.scene.shell.answered("b", good)
+    site.scene.shell.answered("a", TracePart(trace=order.trace, offset=0))
+    assert told == [], "neither another node nor another part is an answer"
+    site.scene.shell.answered("a", good)
+    site.scene.shell.answered("a", good)
+    assert told == [good]
+    ask("c")
+    ask(second, connected=("a",))
+    ask(first)
+    parts.gone("a")
+    ask(second)
+    parts.look(site.scene.now + PART_S)
+    assert [one.why.removeprefix("its node ") for one in told[1:]] == [
+        "is gone, and its trace with it", "is not connected",
+        "the connection to its node was lost", "did not answer in time",
+    ]  # fmt: skip

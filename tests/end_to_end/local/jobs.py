@@ -36,17 +36,17 @@ class RunningJob:
         self.terminal = home.parent / "terminal.txt"
         self.process: Warm | None = None
 
-    def start(self, *arguments: str) -> "RunningJob":
+    def start(self, *arguments: str, by: type[Warm] = Warm) -> "RunningJob":
         """Run in the foreground of a process of its own."""
-        return self._holdfast("run", str(self.file), *arguments)
+        return self._holdfast("run", str(self.file), *arguments, by=by)
 
     def resume(self) -> "RunningJob":
         """`holdfast resume`, likewise."""
         return self._holdfast("resume", self.name)
 
-    def _holdfast(self, *arguments: str) -> "RunningJob":
+    def _holdfast(self, *arguments: str, by: type[Warm] = Warm) -> "RunningJob":
         with self.terminal.open("ab") as terminal:
-            self.process = Warm(
+            self.process = by(
                 arguments,
                 stdout=terminal,
                 stderr=terminal,
