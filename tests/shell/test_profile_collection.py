@@ -5,10 +5,12 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from holdfast.controller import Limits
 from holdfast.controller.phases import Phase
 from holdfast.events import Milestone, Progress
 from holdfast.messages import Report, ToClient, WorkerReport
 from holdfast.profiles import (
+    AUTOMATIC,
     AskProfile,
     ProfileReply,
     ProfileTaken,
@@ -31,8 +33,9 @@ DONE = [m for m in Milestone if m not in (Milestone.FINISHED, Milestone.OUTPUT)]
 class Site:
     """A running job of two nodes with a rank each, and what was replied."""
 
-    def __init__(self) -> None:
-        self.scene = Scene()
+    def __init__(self, slowdown: float = 0.0) -> None:
+        self.scene = Scene(Limits(node_count=2, profile_slowdown=slowdown))
+        self.steps = 40
         self.a, self.b = self.scene.running("a", "b")
         self.replies: list[ToClient] = []
         self.report({"a": 0.0, "b": 0.0})
@@ -51,7 +54,7 @@ class Site:
             worker = WorkerReport(
                 rank=rank,
                 pid=1,
-                progress=Progress(step=40),
+                progress=Progress(step=self.steps),
                 milestones=dict.fromkeys(DONE, 1.0),
                 step_time_s=step_s or None,
             )
@@ -190,6 +193,30 @@ def test_what_the_controller_wants_itself_comes_back_as_a_note() -> None:
     site.scene.shell.put(msgspec.structs.replace(slow, step=90))
     site.scene.settle()
     assert len(site.orders(site.a)) == 1
+
+
+def test_steps_are_slow_by_what_nodes_report_and_profiled_once() -> None:
+    """A slow minute is none, nor are those in which somebody else has them profiled."""
+    site = Site(slowdown=0.2)
+
+    def train(step_s: float, minutes: int) -> int:
+        for _ in range(60 * minutes):
+            site.steps, site.scene.now = site.steps + 1, site.scene.now + 1.0
+            site.report({"a": step_s, "b": step_s})
+        return len(site.scene.state.notes)
+
+    assert train(1.0, 3) == 0 and train(3.0, 1) == 0 and train(1.0, 3) == 0
+    site.ask(0, name="mine")
+    assert train(3.0, 2) == 0
+    site.answer("a", 0, name="mine")
+    assert train(1.0, 2) == 0 and len(site.orders(site.a)) == 1
+    assert train(1.5, 3) == 1
+    mine, order = site.orders(site.a)
+    assert order.id.startswith(AUTOMATIC) and order.ranks == (0,)
+    site.answer("a", 0, name=order.id)
+    assert train(1.5, 5) == 2 and site.orders(site.a) == [mine, order]
+    slower, profiled = (note.text for note in site.scene.state.notes)
+    assert "50% slower than usual" in slower and profiled.startswith("a profile of rank 0 says")
 
 
 def test_a_profile_of_the_controller_that_fails_says_why() -> None:

@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 
 from holdfast.drivers import client
 from holdfast.profiles import AUTOMATIC, ProfileWish
+from holdfast.status import JobStatus
+from tests import more
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, guide, program, small
 from tests.end_to_end.local.short_blocks import BLOCK_S, WithShortBlocks
 from tests.patience import PATIENCE_S
@@ -161,38 +165,48 @@ class Paced:
         fresh.write_text(str(seconds))
         fresh.replace(self._pace)
 
+    def until(self, condition: Callable[[JobStatus], bool], what: str) -> JobStatus:
+        """As the job waits, but with fewer looks: minutes go by."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if (self.job.folder / "job.json").exists() and condition(status := self.job.status()):
+                return status
+            time.sleep(0.5)
+        raise AssertionError(f"{what}\n{self.notes()}\n{self.job.said()}")
+
     def trains_for(self, seconds: float, attempt: int = 1) -> None:
         """Until so much has been trained at the pace of now, in as many reports as that takes."""
         pace_s = float(self._pace.read_text())
-        first = self.job.wait_until(
-            lambda s: s.attempt == attempt and bool(s.optimizer_steps), "steps"
-        )
+        first = self.until(lambda s: s.attempt == attempt and bool(s.optimizer_steps), "steps")
         last = (first.optimizer_steps or 0) + seconds / pace_s
-        self.job.wait_until(lambda s: (s.optimizer_steps or 0) >= last, f"step {last}")
+        self.until(lambda s: (s.optimizer_steps or 0) >= last, f"step {last}")
 
     def notes(self) -> list[str]:
         return [one.text for one in self.job.status().notes]
 
 
+@more.long
 def test_steps_that_become_slow_are_profiled_once_and_everybody_is_shown_why(home: Path) -> None:
     site = Paced(home)
     job, traced = site.job, site.job.folder / "profiles"
     site.trains_for(5 * BLOCK_S)
-    site.steps_take(3 * SLOW_S)  # one of them, or two
-    job.wait_until(lambda s: (s.optimizer_step_time_s or 0) >= 3 * SLOW_S, "a slow step")
+    site.steps_take(SLOW_S)
+    site.trains_for(2 * SLOW_S)
     site.steps_take(FAST_S)
     site.trains_for(3 * BLOCK_S)
-    asked = start("profile", job.name, "--json", "--steps", "14")
-    job.wait_until(lambda _: traced.is_dir() and any(traced.iterdir()), "a profile under way")
+    asked = start("profile", job.name, "--json", "--steps", "40")
+    site.until(lambda _: traced.is_dir() and any(traced.iterdir()), "a profile under way")
     site.steps_take(SLOW_S)
+    site.trains_for(26 * SLOW_S)  # longer than what is told of without a profile
+    assert asked.poll() is None
+    site.steps_take(FAST_S)
     out, told = asked.communicate(timeout=PATIENCE_S)
     assert asked.returncode == 0, told
-    site.steps_take(FAST_S)
     mine = Path(json.loads(out)["trace"])
     site.trains_for(2 * BLOCK_S)
     assert site.notes() == [] and len(left(job)) == 2, "neither slow for once nor by a profile"
     site.steps_take(SLOW_S)
-    job.wait_until(lambda s: len(s.notes) >= 2, "the profile of slow steps")
+    site.until(lambda s: len(s.notes) >= 2, "the profile of slow steps")
     slower, profiled = site.notes()
     assert slower.startswith("steps have become ") and "slower than usual" in slower
     assert profiled.startswith("a profile of rank 0 says compute ") and "try first: " in profiled
@@ -204,7 +218,7 @@ def test_steps_that_become_slow_are_profiled_once_and_everybody_is_shown_why(hom
     os.kill(job.worker(0), signal.SIGKILL)
     site.trains_for(3 * BLOCK_S, attempt=2)
     site.steps_take(SLOW_S)
-    job.wait_until(lambda s: len(s.notes) >= 3, "that it is slow again")
+    site.until(lambda s: len(s.notes) >= 3, "that it is slow again")
     site.trains_for(2 * BLOCK_S, attempt=2)
     assert len(site.notes()) == 3 and list(traced.glob(f"{AUTOMATIC}*")) == [folder]
     stop(job)
