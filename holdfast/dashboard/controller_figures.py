@@ -15,7 +15,7 @@ from holdfast.history.answers import require_answer
 
 FIGURES_S = 20.0
 FIGURES_BYTES = 64 << 20  # of 16,384 ranks there are 8 MiB
-HEAD_END = b"\r\n\r\n"
+HEAD_END, CHUNKED = b"\r\n\r\n", b"\r\ntransfer-encoding: chunked"
 
 
 async def figures(cluster: Api, job: str, path: str) -> bytes:
@@ -45,10 +45,11 @@ async def _through_the_server(cluster: Api, service: str, path: str) -> bytes:
 
 
 async def _directly(host: str, port: int, path: str) -> bytes:
-    """By HTTP/1.0, so that the answer ends where the connection does."""
+    """The answer ends where the connection does; a proxy between may have cut it into chunks."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(f"GET /{path} HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
+        about = f"Host: {host}:{port}\r\nConnection: close\r\n\r\n"
+        writer.write(f"GET /{path} HTTP/1.1\r\n{about}".encode())
         try:
             head = await reader.readuntil(HEAD_END)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
@@ -63,6 +64,22 @@ async def _directly(host: str, port: int, path: str) -> bytes:
             content += piece
             if len(content) > FIGURES_BYTES:
                 raise ConnectionError(f"it answers with more than {FIGURES_BYTES >> 20} MiB")
-        return bytes(content)
+        return _joined(bytes(content)) if CHUNKED in head.lower() else bytes(content)
     finally:
         writer.transport.abort()
+
+
+def _joined(content: bytes) -> bytes:
+    """Without the lengths of chunks. What is not whole is no figures either."""
+    found, rest = bytearray(), content
+    while rest:
+        head, _, rest = rest.partition(b"\r\n")
+        try:
+            size = int(head.partition(b";")[0], 16)
+        except ValueError as error:
+            raise ConnectionError(f"its answer cannot be read: {error}") from error
+        if size <= 0:
+            break
+        found += rest[:size]
+        rest = rest[size + 2 :]
+    return bytes(found)

@@ -187,6 +187,7 @@ class Behind:
 
 
 OK = b"HTTP/1.1 200 OK\r\n\r\n"
+CHUNKED = OK[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
 HEAD = b'{"ranks":4,"at":[1.0],"span_s":[1.0],"attempt":[1]}'
 
 
@@ -199,6 +200,8 @@ HEAD = b'{"ranks":4,"at":[1.0],"span_s":[1.0],"attempt":[1]}'
         ("curve/0/end/100", [OK, b'{"first":0,"last":9,"step":"x"}'], "Expected `array`"),
         ("ranks/late/best", [OK, HEAD + b"\n1234567"], "7 bytes are not the values of 4 ranks"),
         ("ranks/late/best", [OK, HEAD.replace(b"4", b"-4", 1) + b"\n"], "cannot be read"),
+        ("ranks/late/best", [CHUNKED, b"34\r\n", HEAD, b"\n\r\n2\r\nab\r\n0\r\n"], "2 bytes"),
+        ("ranks/late/best", [CHUNKED, b"x\r\n"], "its answer cannot be read"),
         ("curve/0/end/100", [b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\n\r\n"], "302"),
         ("curve/0/end/100", itertools.chain([OK], itertools.repeat(b"1" * 65536)), "more than 1 M"),
     ],

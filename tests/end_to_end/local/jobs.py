@@ -35,18 +35,19 @@ class RunningJob:
         self.file.write_text(yaml.safe_dump(spec))
         self.terminal = home.parent / "terminal.txt"
         self.process: Warm | None = None
+        self.by = Warm  # the command line
 
-    def start(self, *arguments: str, by: type[Warm] = Warm) -> "RunningJob":
+    def start(self, *arguments: str) -> "RunningJob":
         """Run in the foreground of a process of its own."""
-        return self._holdfast("run", str(self.file), *arguments, by=by)
+        return self._holdfast("run", str(self.file), *arguments)
 
     def resume(self) -> "RunningJob":
         """`holdfast resume`, likewise."""
         return self._holdfast("resume", self.name)
 
-    def _holdfast(self, *arguments: str, by: type[Warm] = Warm) -> "RunningJob":
+    def _holdfast(self, *arguments: str) -> "RunningJob":
         with self.terminal.open("ab") as terminal:
-            self.process = by(
+            self.process = self.by(
                 arguments,
                 stdout=terminal,
                 stderr=terminal,

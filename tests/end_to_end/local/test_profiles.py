@@ -158,7 +158,8 @@ class Paced:
         one: dict[str, Any] = {"nodes": 1, "workers_per_node": 1}
         asked = {"monitoring": {"profile_slowdown": 4.0}, "workdir": str(home.parent)}
         self.job = program(home, PACED, **options, **one, **asked)
-        self.job.start(by=WithShortBlocks)
+        self.job.by = WithShortBlocks
+        self.job.start()
 
     def steps_take(self, seconds: float) -> None:
         fresh = self._pace.with_suffix(".new")
