@@ -15,8 +15,8 @@ an epoch is to begin the epoch's data anew, unless the loader knows its position
 Means over an epoch (`self.log(..., on_epoch=True)`) are kept, too. Metric objects of torchmetrics
 are kept as far as their states are persistent, which by default they are not.
 
-A checkpoint of its own that the script resumes from is not read where a snapshot waits: what is in
-it would be replaced at once. Where a hook of the script reads it (`on_load_checkpoint`), it is read.
+A checkpoint of its own that the script resumes from is not read where a snapshot waits: all that
+is in it would be replaced at once. If a hook of the script reads it (`on_load_checkpoint`), it is.
 
 Loops have no hooks for all that. While the training lasts, some of their methods are wrapped, on
 the objects and not on the classes; which ones are there is looked at before.
