@@ -49,7 +49,7 @@ class Drive:
     def snapshot_waits(self) -> bool:
         """Whether `track()` will restore a snapshot from memory, as far as can be told without what
         is to be tracked; all ranks have to ask."""
-        return self.run._snapshot_waits()
+        return self.run._parts.snapshot_waits(self.run._ranks)
 
     @property
     def completed(self) -> int:

@@ -162,17 +162,12 @@ class Run:
 
         def settled() -> bool:
             self._settled = self._survival is not None or (
-                self._tracked is None and self._snapshot_waits()
+                self._tracked is None and self._parts.snapshot_waits(self._ranks)
             )
             return self._settled
 
         wishes = ModelWishes(blocks, plan, places)
         return self._layout.parallelize(model, wishes, options, settled)
-
-    def _snapshot_waits(self) -> bool:
-        """Whether all ranks, which all have to ask, will load the same snapshot from memory, as far
-        as headers tell."""
-        return self._parts.snapshot_waits(self._ranks)
 
     def train_step(
         self,
