@@ -1,7 +1,7 @@
 """A small Llama: RMSNorm, rotary positions, SwiGLU, grouped-query attention; no bias anywhere.
 
 With `experts` the network of each block is a mixture of them (Mixtral): a router chooses some for
-each token. Nothing keeps them equally busy: what is usual, a loss of its own, would be the mean over
+each token. Nothing keeps them equally busy: what is usual, a second loss, would be the mean over
 a rank's tokens, and another one with other ranks.
 
 Written as one would without Holdfast, but for what a layout has to know: attention counts the heads

@@ -40,16 +40,16 @@ def experts_of(model: nn.Module, given: Plan | None, ep: int) -> list[str]:
     found: list[str] = []
     for pattern in (pattern for pattern, word in plan.items() if word in EXPERTS):
         meant = matching(model, pattern, names)
-        if not meant:
+        if not meant and given is not None:
             raise unknown_name(pattern, names)
         found += meant
     if not found:
         raise Error(
             "layout-invalid",
-            f"parallel.ep is {ep}, but no experts are known",
-            why="neither a plan nor the model names any",
+            f"parallel.ep is {ep}, but the model is not known to have experts",
+            why=f"the plan that it was given or declares ({', '.join(_DECLARED)}) names none",
             help=f'run.parallelize(model, plan={{"layers.*.experts": "{EXPERTS[0]}"}}), or '
-            "parallel.ep: 1 for a model without experts",
+            "parallel.ep: 1",
         )
     for name in found:
         _require_divisible(name, model.get_submodule(name), ep)
