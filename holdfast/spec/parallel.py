@@ -81,6 +81,12 @@ class Parallel(Section):
                 f"gradient_compression is for dp_replicate alone, but {others[0]} is "
                 f"{getattr(self, others[0])}",
             )
+        if self.ep > 1 and self.schedule == "zero_bubble":
+            raise PydanticCustomError(
+                "experts",
+                "schedule zero_bubble cannot have ep: it takes the backward pass apart, in which "
+                "tokens are exchanged; use 1f1b, gpipe or interleaved",
+            )
         return self
 
     @property

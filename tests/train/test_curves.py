@@ -121,7 +121,7 @@ MORE_EP: list[tuple[int, dict[str, Any], float]] = [
     (4, {"cp": 2, "dp_shard": 2, "ep": 4}, TOLERANCE),
     (4, {"tp": 2, "dp_shard": 2, "ep": 2}, TOLERANCE),
     (4, {"pp": 2, "dp_shard": 2, "ep": 2}, TOLERANCE),
-    (4, {"pp": 2, "schedule": "zero_bubble", "accumulate": 4, "cp": 2, "ep": 2}, TOLERANCE),
+    (4, {"pp": 2, "schedule": "interleaved", "accumulate": 4, "cp": 2, "ep": 2}, TOLERANCE),
     (2, {**EP, "accumulate": 2, "activation_checkpointing": "full"}, TOLERANCE),
     (2, {**EP, "activation_checkpointing": "selective"}, TOLERANCE),
     (2, {**EP, "precision": "bf16"}, 0.25),
