@@ -85,7 +85,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     @property
     def replica_ranks(self) -> int:
         """Of what a smaller copy of the job is made of; 0 where the layout fits no other size."""
-        sizes = [getattr(self, name) for name in NAMES]
+        sizes: list[int] = [getattr(self, name) for name in NAMES]
         if REMAINDER not in (self.dp_replicate, self.dp_shard):
             return 0
         shards = math.lcm(self.ep, self.cp) // self.cp if self.dp_shard == REMAINDER else 1

@@ -94,7 +94,8 @@ class CurveRank:
         losses = self._train(what)
         dist.barrier()  # or a peer may find a connection closed
         dist.destroy_process_group()
-        _clear_sharding_prop_cache()  # it keeps meshes, with groups that are gone now
+        # it keeps meshes, with groups that are gone now
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         return losses
 
     def _train(self, what: Attempt) -> list[float]:

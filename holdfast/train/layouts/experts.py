@@ -115,22 +115,23 @@ def divide_experts(model: nn.Module, names: Sequence[str], mesh: ExpertMesh) -> 
                 owner.register_parameter(key, nn.Parameter(part, parameter.requires_grad))
         _count_those_here(module, count, count // mesh.ep.size())
         place = _ExpertPlace(module, count, mesh.ep.size(), mesh.ep.get_group())
-        wrap_forward(module, torch.compiler.disable(partial(_exchanged, place)))
+        around = torch.compiler.disable(partial(_exchanged, place))  # type: ignore[no-untyped-call]
+        wrap_forward(module, around)
         found.append(module)
     return DividedExperts(found, mesh.holders)
 
 
 def _count_those_here(module: nn.Module, whole: int, here: int) -> None:
     for part in module.modules():
-        if getattr(part, "num_experts", None) == whole:
-            part.num_experts = here
+        if part.__dict__.get("num_experts") == whole:
+            part.__dict__["num_experts"] = here
 
 
 class _ExpertPlace(NamedTuple):
     """A module of experts on this rank."""
 
     module: nn.Module
-    count: int  # of experts on all ranks of the group
+    whole: int  # experts on all ranks of the group
     size: int
     group: Any
 
@@ -145,28 +146,29 @@ def _exchanged(
     """What the module is on one rank, with experts on all."""
     choices = chosen.shape[1]
     order = chosen.flatten().argsort(stable=True)
-    for_them = torch.bincount(chosen.flatten(), minlength=place.count)
+    for_them = torch.bincount(chosen.flatten(), minlength=place.whole)
     from_them = torch.zeros_like(for_them)
     dist.all_to_all_single(from_them, for_them, group=place.group)
     sent = for_them.view(place.size, -1).sum(1).tolist()
     received = from_them.view(place.size, -1).sum(1).tolist()
     rows = tokens[:, None].expand(-1, choices, -1).flatten(0, 1)[order]
     arrived = _scaled_back(_exchange(rows, sent, received, place.group), place.size)
-    experts = torch.arange(place.count // place.size, device=chosen.device).repeat(place.size)
+    experts = torch.arange(place.whole // place.size, device=chosen.device).repeat(place.size)
     numbers = experts.repeat_interleave(from_them)[:, None].to(chosen.dtype)
     with _local_parameters(place.module) as parameters:
         done = forward(arrived, numbers, torch.ones_like(numbers, dtype=weights.dtype))
         # all ranks reduce gradients, also of experts that no token has reached
         done = done + 0 * sum(part.flatten()[:1].sum() for part in parameters)
     returned = _exchange(_scaled_back(done, 1 / place.size), received, sent, place.group)
-    theirs = returned[order.argsort()].unflatten(0, (-1, choices))
-    return (theirs * weights[..., None]).sum(1).to(tokens.dtype)
+    theirs = returned[order.argsort()].view(*chosen.shape, returned.shape[1])
+    out: torch.Tensor = (theirs * weights[..., None]).sum(1).to(tokens.dtype)
+    return out
 
 
 def _scaled_back(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     """The tensor, whose gradient is multiplied: small between the exchanges, for fp16."""
     if tensor.requires_grad:
-        tensor.register_hook(lambda gradient: gradient * factor)
+        tensor.register_hook(lambda gradient: gradient * factor)  # type: ignore[no-untyped-call]
     return tensor
 
 

@@ -141,25 +141,26 @@ model.fit(data, epochs=40, steps_per_epoch=8, callbacks=keeps, verbose=0)
 """
 
 
+def fitted(home: Path, name: str, *, killed: bool) -> list[str]:
+    """What the first rank of the last attempt has said of its epochs."""
+    how: dict[str, Any] = {"framework": "tensorflow", "nodes": 1, "workers_per_node": 2}
+    job = program(home, FIT, name=name, args=[str(home.parent / name)], **how).start()
+    logs = [job.folder / "logs" / f"attempt-{number}" / "rank-0.log" for number in (1, 2)]
+    if killed:
+        job.wait_until(lambda _: logs[0].exists() and "epoch 3 " in logs[0].read_text(), "epoch 3")
+        os.kill(job.worker(1), signal.SIGKILL)
+    job.wait_end()
+    said = logs[killed].read_text().splitlines()
+    return [line for line in said if line.startswith(("begins ", "epoch "))]
+
+
 @long
 def test_backup_and_restore_of_two_workers_goes_on_bit_for_bit(home: Path) -> None:
     needs("tf_keras")  # pip install --no-deps tf-keras==2.21.0: Keras 3 has no such strategy
-    told: dict[str, list[str]] = {}
-    for name in ("undisturbed", "killed"):
-        how: dict[str, Any] = {"framework": "tensorflow", "nodes": 1, "workers_per_node": 2}
-        job = program(home, FIT, name=name, args=[str(home.parent / name)], **how).start()
-        log = job.folder / "logs" / "attempt-1" / "rank-0.log"
-        if name == "killed":
-            job.wait_until(lambda _, log=log: log.exists() and "epoch 3 " in log.read_text(), "3")
-            os.kill(job.worker(1), signal.SIGKILL)
-            log = job.folder / "logs" / "attempt-2" / "rank-0.log"
-        job.wait_end()
-        told[name] = [
-            line for line in log.read_text().splitlines() if "begins" in line or "epoch" in line
-        ]
-    again = told["killed"]
+    undisturbed = fitted(home, "undisturbed", killed=False)
+    again = fitted(home, "killed", killed=True)
     assert again[0].startswith("begins ") and int(again[0].split()[1]) >= 3
-    assert again == told["undisturbed"][-len(again) :]
+    assert again == undisturbed[-len(again) :]
 
 
 ROLES = """
