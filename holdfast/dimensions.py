@@ -4,6 +4,7 @@ A layout is asked for with some numbers and at most one -1, which takes the rema
 makes numbers of it for a number of ranks, or says which numbers do not fit and which would. Ranks
 are numbered with `tp` innermost, so that its ranks are neighbours on one node (it talks within each
 layer), then `cp`, `dp_shard`, `dp_replicate`, and `pp` outermost, which talks least.
+`ep` is no dimension of its own: its ranks are neighbours among those of `dp_shard` and `cp`.
 
 A vocabulary of its own, without pydantic: workers read it, too.
 """
@@ -76,14 +77,19 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     def resolve(self, world_size: int) -> Dimensions:
         """For this many ranks. Raises `ValueError` where they do not fit."""
-        return resolve({name: getattr(self, name) for name in NAMES}, world_size)
+        found = resolve({name: getattr(self, name) for name in NAMES}, world_size)
+        if found.dp_shard * found.cp % self.ep:
+            raise ValueError(_misfit_of_experts(self.ep, found))
+        return found
 
     @property
     def replica_ranks(self) -> int:
         """Of what a smaller copy of the job is made of; 0 where the layout fits no other size."""
-        sizes = [getattr(self, name) for name in NAMES]
-        rest = REMAINDER in (self.dp_replicate, self.dp_shard)
-        return math.prod(size for size in sizes if size != REMAINDER) if rest else 0
+        sizes: list[int] = [getattr(self, name) for name in NAMES]
+        if REMAINDER not in (self.dp_replicate, self.dp_shard):
+            return 0
+        shards = math.lcm(self.ep, self.cp) // self.cp if self.dp_shard == REMAINDER else 1
+        return shards * math.prod(size for size in sizes if size != REMAINDER)
 
 
 PLAIN = Layout(dp_replicate=REMAINDER, dp_shard=1)
@@ -127,6 +133,15 @@ def _misfit(sizes: Mapping[str, int], fixed: int, world_size: int, open_: list[s
     return (
         f"{product}, but there {_are(world_size)}; use "
         f"{_ranks(fixed)}, or let one dimension be {REMAINDER}, which takes the remainder"
+    )
+
+
+def _misfit_of_experts(ep: int, found: Dimensions) -> str:
+    shared = found.dp_shard * found.cp
+    fits = " or ".join(map(str, divisors(shared)))
+    return (
+        f"ep {ep} takes its ranks from dp_shard {found.dp_shard} x cp {found.cp} = {shared}, which "
+        f"it does not divide; ep {fits} would"
     )
 
 

@@ -91,7 +91,10 @@ def test_the_example_of_the_documentation_is_sharded_over_all_ranks() -> None:
     [
         ({"tp": -1, "cp": -1}, "cp and tp are -1; only one can be"),
         ({"tp": 0}, "tp is 0"),
-        ({"ep": 2}, "must be 1"),
+        ({"ep": 0}, "ep: must be greater than or equal to 1"),
+        ({"ep": -1}, "ep: must be greater than or equal to 1"),
+        ({"ep": 2}, "ep 2 takes its ranks from dp_shard 1 x cp 1 = 1"),
+        ({"ep": 2, "dp_shard": 2, "schedule": "zero_bubble"}, "zero_bubble cannot have ep"),
         ({"precision": "fp8"}, "'fp32', 'bf16' or 'fp16'"),
         ({"dp_shards": 2}, "unknown key; did you mean dp_shard?"),
     ],
@@ -100,6 +103,16 @@ def test_bad_values_are_named(section: dict[str, object], said: str) -> None:
     with pytest.raises(Error) as refused:
         job(1, 1, section)
     assert said in refused.value.why
+
+
+def test_experts_are_divided_among_ranks_of_dp_shard_and_cp() -> None:
+    fits = job(2, 4, {"cp": 2, "ep": 8}).parallel
+    assert fits is not None and fits.layout.resolve(8) == Dimensions(dp_shard=4, cp=2)
+    assert fits.layout.replica_ranks == 8
+    with pytest.raises(Error) as refused:
+        job(2, 4, {"dp_replicate": 2, "tp": 2, "ep": 4})
+    assert "ep 4 takes its ranks from dp_shard 2 x cp 1 = 2" in refused.value.why
+    assert "ep 1 or 2 would" in refused.value.why
 
 
 def test_only_one_dimension_takes_the_remainder() -> None:

@@ -1,19 +1,38 @@
 """A small Llama: RMSNorm, rotary positions, SwiGLU, grouped-query attention; no bias anywhere.
 
+With `experts` the network of each block is a mixture of them (Mixtral): a router chooses some for
+each token. Nothing keeps them equally busy: what is usual, a second loss, would be the mean over
+a rank's tokens, and another one with other ranks.
+
 Written as one would without Holdfast, but for what a layout has to know: attention counts the heads
 that it finds (`-1` in `view`), because with tensor parallelism a rank has only some; the rotary
 table is a buffer with the place in its first dimension, for context parallelism (`PLACES`); and
-`tp_plan` says how layers are divided.
+`tp_plan` and `ep_plan` say how layers are divided.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 PLACES = ("rope",)
+TP_PLAN = {
+    "embedding": "rowwise_rep",
+    "layers.*.attention_norm": "sequence_parallel",
+    "layers.*.attention.query": "colwise",
+    "layers.*.attention.key": "colwise",
+    "layers.*.attention.value": "colwise",
+    "layers.*.attention.out": "rowwise",
+    "layers.*.network_norm": "sequence_parallel",
+    "layers.*.network.gate": "colwise",
+    "layers.*.network.up": "colwise",
+    "layers.*.network.down": "rowwise",
+    "norm": "sequence_parallel",
+    "head": "colwise_rep",
+}
+EP_PLAN = {"layers.*.network.experts": "experts"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +46,8 @@ class Shape:
     kv_heads: int = 4
     width: int = 192
     hidden: int = 512
+    experts: int = 0
+    active_experts: int = 2
     rope_base: float = 10_000.0
 
 
@@ -83,6 +104,43 @@ class SwiGLU(nn.Module):
         return out
 
 
+class Experts(nn.Module):
+    """Networks of that kind, stacked; each token goes through those that were chosen for it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.empty(shape.experts, shape.width, shape.hidden))
+        self.up = nn.Parameter(torch.empty(shape.experts, shape.width, shape.hidden))
+        self.down = nn.Parameter(torch.empty(shape.experts, shape.hidden, shape.width))
+
+    def forward(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Tokens (count, width) with the numbers of their experts and the weights of these."""
+        out = torch.zeros_like(tokens)
+        for expert, (gate, up, down) in enumerate(zip(self.gate, self.up, self.down, strict=True)):
+            rows, choice = (chosen == expert).nonzero(as_tuple=True)
+            x = tokens[rows]
+            x = (functional.silu(x @ gate) * (x @ up)) @ down
+            out = out.index_add(0, rows, x * weights[rows, choice, None])
+        return out
+
+
+class Mixture(nn.Module):
+    """The network of a block with experts."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.active = shape.active_experts
+        self.router = nn.Linear(shape.width, shape.experts, bias=False)
+        self.experts = Experts(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        weights, chosen = self.router(tokens).softmax(-1).topk(self.active)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out: Tensor = self.experts(tokens, chosen, weights).view_as(x)
+        return out
+
+
 class Block(nn.Module):
     """Attention, then the network; both added to what came in."""
 
@@ -91,7 +149,7 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(shape.width)
         self.attention = Attention(shape)
         self.network_norm = nn.RMSNorm(shape.width)
-        self.network = SwiGLU(shape)
+        self.network = Mixture(shape) if shape.experts else SwiGLU(shape)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rope)
@@ -102,20 +160,8 @@ class Block(nn.Module):
 class Llama(nn.Module):
     """Tokens (batch, time) in, scores (batch, time, vocabulary) out."""
 
-    tp_plan: ClassVar = {
-        "embedding": "rowwise_rep",
-        "layers.*.attention_norm": "sequence_parallel",
-        "layers.*.attention.query": "colwise",
-        "layers.*.attention.key": "colwise",
-        "layers.*.attention.value": "colwise",
-        "layers.*.attention.out": "rowwise",
-        "layers.*.network_norm": "sequence_parallel",
-        "layers.*.network.gate": "colwise",
-        "layers.*.network.up": "colwise",
-        "layers.*.network.down": "rowwise",
-        "norm": "sequence_parallel",
-        "head": "colwise_rep",
-    }
+    tp_plan: Mapping[str, str] = TP_PLAN
+    ep_plan: Mapping[str, str] = EP_PLAN
 
     rope: Tensor
 
@@ -128,6 +174,12 @@ class Llama(nn.Module):
         table = rotary(shape.context, shape.width // shape.heads, shape.rope_base)
         self.register_buffer("rope", table, persistent=False)
         self.apply(_initialise)
+        if shape.experts:
+            self.tp_plan = {  # which leaves networks whole, so a sequence cannot be divided
+                name: word
+                for name, word in TP_PLAN.items()
+                if ".network" not in name and word != "sequence_parallel"
+            }
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
@@ -143,5 +195,6 @@ def mean_loss(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
+    for parameter in module.parameters(recurse=False):
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.02)

@@ -2,6 +2,8 @@
 
     python examples/llm/prepare.py --out tokens.bin
     holdfast run --nproc-per-node 2 --parallel tp=2 examples/llm/pretrain.py tokens.bin
+    holdfast run --nproc-per-node 2 --parallel dp_shard=2,ep=2 examples/llm/pretrain.py tokens.bin \
+        --experts 4
     holdfast run examples/llm/job.yaml
 
 Everything down to `join()` needs no rank and is done ahead on warm workers and spares.
@@ -60,6 +62,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=Shape.heads)
     parser.add_argument("--kv-heads", type=int, default=Shape.kv_heads)
     parser.add_argument("--hidden", type=int, default=Shape.hidden)
+    parser.add_argument("--experts", type=int, default=Shape.experts, help="0: none")
+    parser.add_argument("--active-experts", type=int, default=Shape.active_experts)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--print-every", type=int, default=20, metavar="STEPS")
     return parser.parse_args()
@@ -75,6 +79,8 @@ def main() -> None:
         kv_heads=args.kv_heads,
         width=args.width,
         hidden=args.hidden,
+        experts=args.experts,
+        active_experts=args.active_experts,
     )
     llama = Llama(shape)
     batches = loader(Tokens(args.tokens, args.context), args.batch_size, seed=args.seed)

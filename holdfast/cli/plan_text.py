@@ -45,8 +45,6 @@ def _told(
     yield table(("KEEPING", "SIZE", "SAVED IN", "EVERY"), list(_keeping(request, best)))
     yield ""
     yield from _failures(best, simulated)
-    if request.model.experts and "ep" not in request.fixed:
-        yield "expert parallel is left out, because run.parallelize() has none: --parallel ep=8"
     if not request.cluster.gpu.calibrated:
         yield f"{request.cluster.gpu.name}: not compared with any published training"
 

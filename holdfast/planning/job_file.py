@@ -6,7 +6,6 @@ number of pieces of a pipeline stage, stands above as a comment.
 
 from typing import Any
 
-from holdfast.errors import Error
 from holdfast.planning.keeping import nodes_of
 from holdfast.planning.layout import PlanRequest
 from holdfast.planning.planner import Planned, mesh_in_words
@@ -18,17 +17,8 @@ MTTF_H_MAX = 1_000_000
 
 
 def job_text(request: PlanRequest, found: Planned) -> str:
-    """A job file that is valid but for the name of its script. Raises `Error` plan-impossible where
-    the layout has what no job can have."""
+    """A job file that is valid but for the name of its script."""
     layout, keeping = found.layout, found.keeping
-    if layout.ep > 1:
-        raise Error(
-            "plan-impossible",
-            f"there is no job file for ep {layout.ep}",
-            why="run.parallelize() has no expert parallel; it was planned because --parallel asks "
-            "for it",
-            help="leave out --write, or ep in --parallel",
-        )
     workers = min(request.cluster.gpus_per_node, request.gpus)
     data: dict[str, Any] = {
         "name": "planned",

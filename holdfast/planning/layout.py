@@ -122,8 +122,8 @@ def layers_of_an_end(model: ModelShape, pp: int) -> int:
 def possible(request: PlanRequest) -> Iterator[PlannedLayout]:
     """Every layout that divides the model, the GPUs and the batch; memory is not looked at.
 
-    dp_shard is tried as nothing, a node's part,
-    and everything; more groups differ little.
+    dp_shard is tried as nothing, a node's part, and everything, ep as nothing, a node's GPUs and
+    one expert on each; more groups differ little.
     """
     for meshed in meshes(request):
         if request.demand.sequences % meshed.replicas == 0:
@@ -142,19 +142,19 @@ def meshes(request: PlanRequest) -> Iterator[PlannedLayout]:
             for cp in _chosen("cp", fixed, _powers(CP_MAX)):
                 if gpus // tp // pp % cp or not _cp_fits(model, cp, "cp" in fixed):
                     continue
-                yield from _data_parallel(model, PlannedLayout(tp=tp, pp=pp, cp=cp), gpus, fixed)
+                yield from _data_parallel(request, PlannedLayout(tp=tp, pp=pp, cp=cp))
 
 
-def _data_parallel(
-    model: ModelShape, layout: PlannedLayout, gpus: int, fixed: Mapping[str, int]
-) -> Iterator[PlannedLayout]:
+def _data_parallel(request: PlanRequest, layout: PlannedLayout) -> Iterator[PlannedLayout]:
+    model, cluster, gpus, _, fixed = request
     width = gpus // layout.world
+    groups = sorted({1, cluster.gpus_per_node, model.experts} - {0})
     some = [width // copies for copies in (*_powers(width), width) if width % copies == 0]
     for shard in _chosen("dp_shard", fixed, sorted(set(some))):
         copies = fixed.get("dp_replicate", width // shard if shard else 0)
         if copies * shard != width:
             continue
-        for ep in _chosen("ep", fixed, [1]):  # by itself only what `run.parallelize` can run
+        for ep in _chosen("ep", fixed, groups):
             if shard * layout.cp % ep == 0 and (model.experts or 1) % ep == 0:
                 yield replace(layout, dp_replicate=copies, dp_shard=shard, ep=ep)
 

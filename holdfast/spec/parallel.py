@@ -4,7 +4,7 @@ The names are those of torchtitan. What they mean for the ranks is in `holdfast.
 workers read, too.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -38,8 +38,9 @@ class Parallel(Section):
     """Stages of a pipeline, each with some of the layers."""
     cp: Ranks = 1
     """Ranks that divide each sequence (context parallel)."""
-    ep: Literal[1] = 1
-    """Expert parallel is not available yet."""
+    ep: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1
+    """Ranks that divide the experts of a layer among them (expert parallel). They are those of
+    `dp_shard` and `cp`, so `ep` divides the product of these two and is no factor of the ranks."""
     sequence_parallel: Flag = False
     """With `tp`: also divide what lies between the layers' matrix products, along the sequence."""
     schedule: ScheduleName = "1f1b"
@@ -79,6 +80,12 @@ class Parallel(Section):
                 "compression",
                 f"gradient_compression is for dp_replicate alone, but {others[0]} is "
                 f"{getattr(self, others[0])}",
+            )
+        if self.ep > 1 and self.schedule == "zero_bubble":
+            raise PydanticCustomError(
+                "experts",
+                "schedule zero_bubble cannot have ep: it takes the backward pass apart, in which "
+                "tokens are exchanged; use 1f1b, gpipe or interleaved",
             )
         return self
 

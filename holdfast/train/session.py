@@ -151,9 +151,10 @@ class Run:
         in the job, averaging gradients over all ranks (DDP).
 
         `blocks` names the container of its repeated blocks, where it is not the largest one of
-        equal modules. `plan` says how `tp` divides modules (`{"layers.*.up": "colwise"}`), where
-        the model declares none. `places` names buffers whose first dimension is the place in the
-        sequence, for `cp`. `options` are those of DistributedDataParallel.
+        equal modules. `plan` says how `tp` divides modules (`{"layers.*.up": "colwise"}`) and
+        which have experts (`"experts"`), where the model declares none. `places` names buffers
+        whose first dimension is the place in the sequence, for `cp`. `options` are those of
+        DistributedDataParallel.
 
         Raises `Error` (layout-invalid) for a model that does not fit the layout.
         """

@@ -38,9 +38,15 @@ def test_every_layout_divides_gpus_batch_and_model() -> None:
             assert model.heads % layout.tp == 0
 
 
-def test_expert_parallel_is_planned_where_somebody_asks_and_never_by_itself() -> None:
-    for fixed, sizes in (({}, {1}), ({"ep": 4}, {4})):
-        request = PlanRequest(EXPERTS, PlannedCluster(), 64, Demand(96), fixed)
+def test_experts_are_divided_within_a_node_or_one_on_each_gpu_or_as_somebody_asks() -> None:
+    sixteen = replace(EXPERTS, experts=16)
+    for model, fixed, sizes in (
+        (EXPERTS, {}, {1, 8}),
+        (sixteen, {}, {1, 8, 16}),
+        (EXPERTS, {"ep": 4}, {4}),
+        (LLAMA_8B, {}, {1}),
+    ):
+        request = PlanRequest(model, PlannedCluster(), 64, Demand(96), fixed)
         layouts = list(possible(request))
         assert {layout.ep for layout in layouts} == sizes
         assert all(layout.dp_shard * layout.cp % layout.ep == 0 for layout in layouts)

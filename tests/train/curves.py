@@ -10,12 +10,14 @@ import multiprocessing.connection
 import os
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import msgspec
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from holdfast.checkpoint.arena import Arena
 from holdfast.dimensions import VARIABLE, Layout, told
@@ -36,6 +38,7 @@ GLOBAL_BATCH = 8
 
 
 SHAPE = Shape(vocabulary=32, context=16, layers=4, heads=4, kv_heads=2, width=32, hidden=64)
+EXPERTS = replace(SHAPE, hidden=32, experts=4)
 
 
 class Attempt(NamedTuple):
@@ -49,6 +52,7 @@ class Attempt(NamedTuple):
     outer: OuterWish | None = None
     nodes_each: int = 1  # of a replica
     stops: int = 0  # after so many losses the loop is asked to end; 0: never
+    experts: bool = False  # the model has some
     linear: bool = False  # SGD with momentum and nothing clipped, instead of AdamW
 
 
@@ -90,11 +94,13 @@ class CurveRank:
         losses = self._train(what)
         dist.barrier()  # or a peer may find a connection closed
         dist.destroy_process_group()
+        # it keeps meshes, with groups that are gone now
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         return losses
 
     def _train(self, what: Attempt) -> list[float]:
         torch.manual_seed(what.seed)
-        model: torch.nn.Module = Llama(SHAPE)
+        model: torch.nn.Module = Llama(EXPERTS if what.experts else SHAPE)
         placement = find_placement()
         run = Run(placement, torch.device("cpu"), ProgressReporter(Page(Page.create()), 0))
         model = run.parallelize(model, places=PLACES) if what.layout else run.parallelize(model)

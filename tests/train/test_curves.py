@@ -75,13 +75,15 @@ def test_fewer_bits_have_about_the_same_curve_and_resume_bit_for_bit(
     assert apart(undisturbed, alone) < tolerance
 
 
-def resumes_exactly(fleet: CurveFleet, world: int, layout: dict[str, Any]) -> list[float]:
+def resumes_exactly(
+    fleet: CurveFleet, world: int, layout: dict[str, Any], *, experts: bool = False
+) -> list[float]:
     """The curve of a layout to which nothing happens, after one that broke off has resumed it."""
-    undisturbed = fleet.losses(layout, world)
+    undisturbed = fleet.losses(layout, world, experts=experts)
     assert undisturbed[-1] < undisturbed[0]
-    memory, half = f"{world} {layout}", STEPS // 2
-    before = fleet.losses(layout, world, until=half, arena=memory)
-    after = fleet.losses(layout, world, seed=2, arena=memory)
+    memory, half = f"{world} {layout} {experts}", STEPS // 2
+    before = fleet.losses(layout, world, until=half, arena=memory, experts=experts)
+    after = fleet.losses(layout, world, seed=2, arena=memory, experts=experts)
     assert before == undisturbed[:half]
     assert after == undisturbed[-len(after) :]
     assert STEPS - half <= len(after) < STEPS
@@ -106,6 +108,79 @@ def test_a_restart_in_another_layout_continues_the_curve(
     after = fleet.losses(new, world, seed=2, arena=memory)
     assert STEPS - half <= len(after) < STEPS
     assert apart(after, alone[-len(after) :]) < TOLERANCE
+
+
+# ── a model with experts ──────────────────────────────────────────────────────────────────────
+
+EP: dict[str, Any] = {"dp_shard": 2, "ep": 2}
+MORE_EP: list[tuple[int, dict[str, Any], float]] = [
+    (2, {"cp": 2, "ep": 2}, TOLERANCE),
+    (4, {"dp_shard": 4, "ep": 2}, TOLERANCE),
+    (4, {"dp_shard": 4, "ep": 4}, TOLERANCE),
+    (4, {"dp_replicate": 2, "dp_shard": 2, "ep": 2}, TOLERANCE),
+    (4, {"cp": 2, "dp_shard": 2, "ep": 4}, TOLERANCE),
+    (4, {"tp": 2, "dp_shard": 2, "ep": 2}, TOLERANCE),
+    (4, {"pp": 2, "dp_shard": 2, "ep": 2}, TOLERANCE),
+    (4, {"pp": 2, "schedule": "interleaved", "accumulate": 4, "cp": 2, "ep": 2}, TOLERANCE),
+    (2, {**EP, "accumulate": 2, "activation_checkpointing": "full"}, TOLERANCE),
+    (2, {**EP, "activation_checkpointing": "selective"}, TOLERANCE),
+    (2, {**EP, "precision": "bf16"}, 0.25),
+    (2, {**EP, "precision": "fp16"}, 0.25),
+    (2, {**EP, "compile": True}, 1e-3),
+]
+
+
+@pytest.fixture(scope="module")
+def experts_alone(fleet: CurveFleet) -> list[float]:
+    """The curve of one rank with all experts."""
+    return fleet.losses(None, 1, experts=True)
+
+
+@pytest.mark.parametrize(
+    ("world", "layout", "tolerance"), sample([(2, EP, TOLERANCE)], MORE_EP), ids=str
+)
+def test_experts_on_several_ranks_have_the_curve_of_one_and_go_on_from_a_fault_bit_for_bit(
+    fleet: CurveFleet,
+    experts_alone: list[float],
+    world: int,
+    layout: dict[str, Any],
+    tolerance: float,
+) -> None:
+    undisturbed = resumes_exactly(fleet, world, layout, experts=True)
+    assert apart(undisturbed, experts_alone) < tolerance
+
+
+@long
+def test_experts_go_on_from_a_fault_in_any_step_bit_for_bit(fleet: CurveFleet) -> None:
+    undisturbed = fleet.losses(EP, 2, experts=True)
+    for step in range(2, STEPS):
+        memory = f"experts until {step}"
+        fleet.losses(EP, 2, until=step, arena=memory, experts=True)
+        after = fleet.losses(EP, 2, seed=2, arena=memory, experts=True)
+        assert after == undisturbed[-len(after) :]
+        assert len(after) >= STEPS - step
+
+
+CHANGES_OF_EP: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
+    (2, EP, {"dp_shard": 2}),
+    (2, {"dp_shard": 2}, EP),
+    (2, {"tp": 2}, {"cp": 2, "ep": 2}),
+    (4, {"dp_shard": 4, "ep": 4}, {"dp_replicate": 2, "dp_shard": 2, "ep": 2}),
+    (4, {"pp": 2, "dp_shard": 2, "ep": 2}, {"dp_shard": 4, "ep": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("world", "old", "new"), sample(CHANGES_OF_EP[:2], CHANGES_OF_EP[2:]), ids=str
+)
+def test_experts_that_are_divided_among_other_ranks_continue_the_curve(
+    fleet: CurveFleet, experts_alone: list[float], world: int, old: Any, new: Any
+) -> None:
+    memory, half = f"experts {old} {new}", STEPS // 2
+    fleet.losses(old, world, until=half, arena=memory, experts=True)
+    after = fleet.losses(new, world, seed=2, arena=memory, experts=True)
+    assert STEPS - half <= len(after) < STEPS
+    assert apart(after, experts_alone[-len(after) :]) < TOLERANCE
 
 
 # ── replicas that train by themselves, and outer steps ────────────────────────────────────────

@@ -13,12 +13,13 @@ from holdfast.train.layouts.asked import asked_layout, require_plain_options
 from holdfast.train.layouts.blocks import find_blocks
 from holdfast.train.layouts.build import Built
 from holdfast.train.layouts.clipping import clip, gradients_of, total_norm
+from holdfast.train.layouts.experts import experts_of
 from holdfast.train.layouts.loss_scale import BEGIN, LossScale
 from holdfast.train.layouts.recomputation import recompute
 from holdfast.train.layouts.stepping import Share, Stepper
 from holdfast.train.layouts.tensor import plan_of, require_divisible, styles
 from llama import Llama, mean_loss
-from tests.train.curves import SHAPE
+from tests.train.curves import EXPERTS, SHAPE
 
 
 def llama() -> Any:
@@ -145,6 +146,52 @@ def test_heads_that_cannot_be_divided_are_named_with_what_would_fit() -> None:
     with pytest.raises(Error) as refused:
         require_divisible(nn.Sequential(nn.Linear(4, 6)), {"0": ColwiseParallel()}, 4)
     assert "its 6 rows or columns" in refused.value.what
+
+
+# ── experts ──
+
+
+def mixture() -> Any:
+    torch.manual_seed(3)
+    return Llama(EXPERTS)
+
+
+def test_experts_are_found_by_a_plan_or_by_what_the_model_declares() -> None:
+    names = [f"layers.{number}.network.experts" for number in range(4)]
+    assert experts_of(mixture(), None, 2) == names
+    assert experts_of(mixture(), {"layers.1.network.experts": "experts"}, 4) == names[1:2]
+    declared: Any = nn.ModuleDict({"net": mixture()})
+    plan = {"net.layers.*.network.experts": "ep_dispatch_experts", "net.head": "grouped_gemm"}
+    declared.config = type("Config", (), {"base_model_ep_plan": plan})()
+    assert experts_of(declared, None, 2) == [f"net.{name}" for name in names]
+    both = {"head": "colwise", "layers.*.network.experts": "experts"}
+    assert [*styles(mixture(), both, sequence=False)] == ["head"]
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "ep", "said"),
+    [
+        (mixture, None, 3, "4 experts of layers.0.network.experts cannot be divided by ep 3"),
+        (llama, None, 2, "parallel.ep is 2, but the model is not known to have experts"),
+        (mixture, {"head": "colwise"}, 2, "the model is not known to have experts"),
+        (mixture, {"layers.*.experts": "experts"}, 2, "the plan names 'layers.*.experts', which"),
+        (mixture, {"layers.0": "experts"}, 2, "the experts of layers.0 cannot be told apart"),
+    ],
+)
+def test_experts_that_cannot_be_divided_are_refused(
+    model: Any, plan: Any, ep: int, said: str
+) -> None:
+    with pytest.raises(Error) as refused:
+        experts_of(model(), plan, ep)
+    assert refused.value.slug == "layout-invalid"
+    assert said in refused.value.what
+
+
+def test_a_sequence_is_not_divided_around_networks_that_stay_whole() -> None:
+    model = mixture()
+    styles(model, plan_of(model, None), sequence=False)
+    with pytest.raises(Error, match="sequence_parallel"):
+        styles(model, plan_of(model, None), sequence=True)
 
 
 # ── what the job asks for ──

@@ -21,6 +21,7 @@ from holdfast.train.layouts import tensor
 from holdfast.train.layouts.asked import AskedLayout, ModelWishes, unsupported
 from holdfast.train.layouts.blocks import Blocks, find_blocks, require_blocks, wrap_forward
 from holdfast.train.layouts.context import SharedContext
+from holdfast.train.layouts.experts import divide_experts, expert_mesh, experts_of
 from holdfast.train.layouts.recomputation import recompute
 from holdfast.train.layouts.sharding import DTYPES, GradientSync, shard, sharding_mesh
 from holdfast.train.parallel import spread
@@ -48,6 +49,7 @@ def build(
     blocks = find_blocks(model, wishes.blocks)
     context = _context(model, asked, blocks, wishes, mesh)
     plan = _plan(model, asked, wishes)
+    named = experts_of(model, wishes.plan, layout.ep) if layout.ep > 1 else []
     if dist.is_initialized() and not dimensions.replicates_only:
         spread_if_different(model)
     built = Built(model, context=context)
@@ -56,11 +58,17 @@ def build(
         built = built._replace(context=context)
     if plan:
         tensor.divide(built.model, mesh()["tp"], plan)
+    experts = None
+    if named:
+        experts = divide_experts(built.model, named, expert_mesh(mesh(), dimensions, layout.ep))
     if context is not None:
         roots = [stage.module for stage in built.pipeline.stages] if built.pipeline else [model]
         context.adopt(roots, blocks.modules)
     around(built, blocks, asked, sharded=not dimensions.replicates_only)
     over = sharding_mesh(mesh(), dimensions) if not dimensions.replicates_only else None
+    if experts is not None:
+        regather = built.pipeline is None
+        shard(experts.modules, experts.holders, layout.precision, regather=regather)
     return _sharded(built, blocks, over, layout.precision) if over is not None else built
 
 
@@ -133,12 +141,12 @@ def _autocast(dtype: torch.dtype, forward: Any, *args: Any, **kwargs: Any) -> An
 
 def _sharded(built: Built, blocks: Blocks, mesh: DeviceMesh, precision: Any) -> Built:
     if built.pipeline is None:
-        shard(blocks.modules, built.model, mesh, precision)
+        shard([*blocks.modules, built.model], mesh, precision, regather=True)
         roots: list[Any] = [built.model]
     else:
         # the backward pass of one micro-batch is followed by the forward pass of another
         for stage in built.pipeline.stages:
-            shard(stage.parts, stage.module, mesh, precision, reshard_after_forward=False)
+            shard([*stage.parts, stage.module], mesh, precision, regather=False)
         roots = [stage.module for stage in built.pipeline.stages]
     return built._replace(syncs=[GradientSync(root) for root in roots])
 

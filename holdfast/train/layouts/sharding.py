@@ -21,23 +21,29 @@ def sharding_mesh(mesh: DeviceMesh, dimensions: Dimensions) -> DeviceMesh | None
     """The part of the mesh over which gradients are averaged; None where there is none."""
     if dimensions.data * dimensions.cp == 1:
         return None
-    part = mesh["dp_shard"]
-    if dimensions.cp > 1:
-        part = mesh["dp_shard", "cp"]._flatten("dp_shard_cp")
+    part = sharded_dimension(mesh, dimensions)
     if dimensions.dp_replicate == 1:
         return part
     return DeviceMesh._concatenate([mesh["dp_replicate"], part])
 
 
+def sharded_dimension(mesh: DeviceMesh, dimensions: Dimensions) -> DeviceMesh:
+    """Those that shard among them what one replica has."""
+    if dimensions.cp > 1:
+        return mesh["dp_shard", "cp"]._flatten("dp_shard_cp")
+    return mesh["dp_shard"]
+
+
 def shard(
-    parts: Iterable[nn.Module], root: nn.Module, mesh: DeviceMesh, precision: Precision, **how: Any
+    modules: Iterable[nn.Module], mesh: DeviceMesh, precision: Precision, *, regather: bool
 ) -> None:
-    """Shard each of `parts` by itself, and what is left of `root`. `how` is for `fully_shard`."""
+    """Shard each of `modules` by itself, but for what of it is sharded already. `regather`: whole
+    parameters are not kept for the backward pass."""
     dtype = DTYPES.get(precision)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
-    for part in parts:
-        fully_shard(part, mesh=mesh, mp_policy=policy, **how)
-    fully_shard(root, mesh=mesh, mp_policy=policy, **how)
+    how: dict[str, Any] = {} if regather else {"reshard_after_forward": False}
+    for module in modules:
+        fully_shard(module, mesh=mesh, mp_policy=policy, **how)
 
 
 class GradientSync:

@@ -8,7 +8,7 @@ between them divided along the sequence: norms compute on a part of it, products
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -31,7 +31,8 @@ COLUMNS, ROWS = ("colwise", "local_colwise"), ("rowwise", "local_rowwise")
 FIRST = ("rowwise_rep", "embedding_rowwise")  # given tokens, which all have
 LAST = ("colwise_rep", "colwise_gather_output")  # gives scores, which all get
 NORM = "sequence_parallel"
-WORDS = (*COLUMNS, *ROWS, *FIRST, *LAST, NORM)
+EXPERTS = ("experts", "ep_dispatch_experts")  # of `ep`, nothing to `tp`
+WORDS = (*COLUMNS, *ROWS, *FIRST, *LAST, NORM, EXPERTS[0])
 _DECLARED = ("tp_plan", "_tp_plan", "base_model_tp_plan")
 _HEADS = (
     *("heads", "n_heads", "num_heads", "n_head", "num_attention_heads"),
@@ -44,18 +45,25 @@ def plan_of(model: nn.Module, given: Plan | None) -> Plan:
 
     Raises `Error` (layout-invalid) where there is none.
     """
-    for owner in (model, getattr(model, "config", None)):
-        for name in _DECLARED if given is None else ():
-            if declared := getattr(owner, name, None):
-                return dict(declared)
-    if given is None:
+    plan = declared_by(model, _DECLARED) if given is None else given
+    if given is None and not plan:
         raise Error(
             "layout-invalid",
             "there is no plan for tensor parallelism",
             why=f"parallel.tp is more than 1; the model declares none ({', '.join(_DECLARED)})",
             help='run.parallelize(model, plan={"layers.*.mlp.up": "colwise", ...})',
         )
-    return given
+    return plan
+
+
+def declared_by(model: nn.Module, names: Sequence[str]) -> Plan:
+    """The plan that the model or its configuration has under one of these names; or an empty
+    one."""
+    for owner in (model, getattr(model, "config", None)):
+        for name in names:
+            if declared := getattr(owner, name, None):
+                return dict(declared)
+    return {}
 
 
 def styles(model: nn.Module, plan: Plan, *, sequence: bool) -> dict[str, ParallelStyle]:
@@ -64,12 +72,11 @@ def styles(model: nn.Module, plan: Plan, *, sequence: bool) -> dict[str, Paralle
     Raises `Error` (layout-invalid) for names that the model does not have, and for unknown words.
     """
     names = [name for name, _ in model.named_modules()]
-    prefix = getattr(model, "base_model_prefix", "")
     found: dict[str, ParallelStyle] = {}
     for pattern, word in plan.items():
-        meant = _matching(pattern, names) or _matching(f"{prefix}.{pattern}", names)
+        meant = matching(model, pattern, names)
         if not meant:
-            raise _unknown_name(pattern, names)
+            raise unknown_name(pattern, names)
         style = _style(word, sequence=sequence)
         found |= dict.fromkeys(meant, style) if style is not None else {}
     if sequence and NORM not in plan.values() and SequenceParallel not in map(type, found.values()):
@@ -82,12 +89,19 @@ def styles(model: nn.Module, plan: Plan, *, sequence: bool) -> dict[str, Paralle
     return found
 
 
+def matching(model: nn.Module, pattern: str, names: list[str]) -> list[str]:
+    """Those of the names that a pattern of a plan means."""
+    prefix = getattr(model, "base_model_prefix", "")
+    return _matching(pattern, names) or _matching(f"{prefix}.{pattern}", names)
+
+
 def _matching(pattern: str, names: list[str]) -> list[str]:
     wanted = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
     return [name for name in names if wanted.fullmatch(name)]
 
 
-def _unknown_name(pattern: str, names: list[str]) -> Error:
+def unknown_name(pattern: str, names: list[str]) -> Error:
+    """The plan names what the model does not have."""
     close = difflib.get_close_matches(pattern, names, n=1, cutoff=0.3)
     return Error(
         "layout-invalid",
@@ -113,6 +127,8 @@ def _style(word: str | ParallelStyle, *, sequence: bool) -> ParallelStyle | None
             return ColwiseParallel(input_layouts=between, output_layouts=Replicate())
         case "sequence_parallel":
             return SequenceParallel() if sequence else None
+        case "experts" | "ep_dispatch_experts":
+            return None
     raise Error(
         "layout-invalid",
         f"the plan has {word!r}, which is not known",

@@ -69,6 +69,7 @@ SETTINGS: dict[str, Setting] = {
     "parallel.tp": Setting(4, PARALLEL),
     "parallel.pp": Setting(2, PARALLEL),
     "parallel.cp": Setting(2, PARALLEL),
+    "parallel.ep": Setting(2, PARALLEL),
     "parallel.sequence_parallel": Setting(True, PARALLEL),
     "parallel.schedule": Setting("gpipe", PARALLEL),
     "parallel.precision": Setting("bf16", PARALLEL),
@@ -272,7 +273,6 @@ SETTINGS: dict[str, Setting] = {
 }
 
 WHAT_TO_RUN = frozenset(("name", "script", "module", "command", "framework", "image.name"))
-ONE_VALUE = frozenset(("parallel.ep",))
 TABLE = frozenset(("sweep.metric", "sweep.metric_pattern", "sweep.goal"))
 """For what `holdfast sweep` shows of trials on this machine."""
 CHOICE = frozenset(("kubernetes.engine", "kubernetes.mode", "kubernetes.namespace"))

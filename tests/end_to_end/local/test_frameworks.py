@@ -116,6 +116,53 @@ def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(ho
     stop(job)
 
 
+FIT = """
+import json, os, sys
+import tensorflow as tf
+import tf_keras as keras
+
+class Told(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        print("begins", epoch, "after", self.model.optimizer.iterations.numpy(), flush=True)
+
+    def on_epoch_end(self, epoch, logs=None):
+        print("epoch", epoch, logs["loss"].hex(), flush=True)
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+points = tf.random.stateless_uniform((512, 2), seed=(0, 1))
+data = tf.data.Dataset.from_tensor_slices((points, points[:, 0] * points[:, 1])).batch(64)
+with strategy.scope():
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Dense(16, "relu", input_shape=(2,)), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile("adam", "mse")
+keeps = [keras.callbacks.BackupAndRestore(sys.argv[1]), Told()]
+model.fit(data, epochs=40, steps_per_epoch=8, callbacks=keeps, verbose=0)
+"""
+
+
+def fitted(home: Path, name: str, *, killed: bool) -> list[str]:
+    """What the first rank of the last attempt has said of its epochs."""
+    how: dict[str, Any] = {"framework": "tensorflow", "nodes": 1, "workers_per_node": 2}
+    job = program(home, FIT, name=name, args=[str(home.parent / name)], **how).start()
+    logs = [job.folder / "logs" / f"attempt-{number}" / "rank-0.log" for number in (1, 2)]
+    if killed:
+        job.wait_until(lambda _: logs[0].exists() and "epoch 3 " in logs[0].read_text(), "epoch 3")
+        os.kill(job.worker(1), signal.SIGKILL)
+    job.wait_end()
+    said = logs[killed].read_text().splitlines()
+    return [line for line in said if line.startswith(("begins ", "epoch "))]
+
+
+@long
+def test_backup_and_restore_of_two_workers_goes_on_bit_for_bit(home: Path) -> None:
+    needs("tf_keras")  # pip install --no-deps tf-keras==2.21.0: Keras 3 has no such strategy
+    undisturbed = fitted(home, "undisturbed", killed=False)
+    again = fitted(home, "killed", killed=True)
+    assert again[0].startswith("begins ") and int(again[0].split()[1]) >= 3
+    assert again == undisturbed[-len(again) :]
+
+
 ROLES = """
 import json, os, time
 told = json.loads(os.environ["TF_CONFIG"])
