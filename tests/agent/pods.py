@@ -19,6 +19,7 @@ from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
 from tests.agent.controller_stub import StubController, until
 from tests.patience import PATIENCE_S
+from tests.warm import Warm
 
 UID = "7b1c6c1e-0000-4000-8000-000000000001"
 PORT = 7070
@@ -52,19 +53,24 @@ class Pod:
             "HOLDFAST_HOME": str(self.home),
         }
         self.first_process = False  # with a process namespace of its own
+        self.fresh = False  # an interpreter of its own
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str, **told: str | None) -> None:
         """Start the container. What is None in `told` is not told."""
         given = {**os.environ, **self.told, **told}
-        self.process = subprocess.Popen(
-            [*(UNSHARE if self.first_process else ()), *AGENT, *options],
-            cwd=self.folder,
-            env={name: value for name, value in given.items() if value is not None},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
+        how: dict[str, Any] = {
+            "cwd": self.folder,
+            "env": {name: value for name, value in given.items() if value is not None},
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+        }
+        self.process = (
+            subprocess.Popen([*(UNSHARE if self.first_process else ()), *AGENT, *options], **how)
+            if self.first_process or self.fresh
+            else Warm(["agent", *options], **how)
         )
 
     def can_unshare(self) -> bool:

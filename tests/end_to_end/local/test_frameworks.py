@@ -105,8 +105,8 @@ def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(ho
     # SIGTERM has to do: nobody waits so long for SIGKILL. Importing TensorFlow on two more
     # processes would be the dearest part.
     patient = {"stop_grace_s": 86_400, "restart_grace_s": 86_400}
-    cold = {"warm": {"mode": "off"}, "recovery": patient}
-    job = example(home, "tensorflow", "--steps", "100000", "--save-every", "10", **cold).start()
+    args = ("--steps", "100000", "--save-every", "10")
+    job = example(home, "tensorflow", *args, recovery=patient).start()
     job.wait_until(lambda s: (s.printed_step or 0) >= 20, "steps in the output")
     os.kill(job.worker(1), signal.SIGKILL)
     log = job.folder / "logs" / "attempt-2" / "rank-0.log"
