@@ -6,6 +6,7 @@ All pods run on this machine, so each has a loopback address of its own, like th
 import contextlib
 import os
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tests.agent.controller_stub import StubController, until
 from tests.patience import PATIENCE_S
 from tests.warm import Warm
 
-UID = "7b1c6c1e-0000-4000-8000-000000000001"
+UID = f"7b1c6c1e-0000-4000-8000-{secrets.token_hex(6)}"  # a node kills what carries its name
 PORT = 7070
 AGENT = (sys.executable, "-m", "holdfast.cli", "agent")
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
