@@ -17,7 +17,13 @@ MAX_BYTES = 1 << 18
 MAX_FDS = 200
 ROOM_OF_WORDS = "-" * (1 << 12)  # what the server is started with, so that it can write there
 ROOM = {"HOLDFAST_TEST_ROOM": "-" * (1 << 16)}  # the same in the environment
-GROWING = ("run", "resume", "replay", "agent", "controller")  # commands that start processes of ours
+GROWING = (
+    "run",
+    "resume",
+    "replay",
+    "agent",
+    "controller",
+)  # commands that start processes of ours
 MODULES = {  # what may be forked, and whether it starts processes of ours
     "holdfast.agent": True,
     "holdfast.agent.forkserver": False,

@@ -28,7 +28,9 @@ def test_a_loss_that_was_nan_once_is_known_to_have_passed(home: Path) -> None:
     before = sorted(path.name for path in (home.parent / "checkpoints").rglob("*"))
     told = holdfast("replay", "job", "--step", "13")
     assert told.returncode == 0, told.stderr
-    assert "transient: Step 13 comes out otherwise than the first time (loss nan, now" in told.stdout
+    assert (
+        "transient: Step 13 comes out otherwise than the first time (loss nan, now" in told.stdout
+    )
     assert sorted(path.name for path in (home.parent / "checkpoints").rglob("*")) == before
     assert [path.name for path in (home / "jobs").iterdir()] == ["job"]
     missed = holdfast("replay", "job", "--step", "1")
