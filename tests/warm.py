@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE_S
-from tests.warm_tree import GROWING, MODULES, ROOM, ROOM_OF_WORDS, Forked
+from tests.warm_tree import GROWING, MODULES, ROOM, ROOM_OF_WORDS, SCRIPT, Forked, script_of
 
 ROOT = Path(__file__).parents[1]
 PIPE = subprocess.PIPE
@@ -96,14 +96,12 @@ class Module(Warm):
 class Script(Warm):
     """`python -c SCRIPT`, where torch has been imported already."""
 
-    module = "tests.warm_script"
+    module = SCRIPT
 
     @classmethod
     def of_file(cls, words: Sequence[str], **how: Any) -> "Script":
         """`python FILE ARGUMENTS`."""
-        run = "runpy.run_path(sys.argv[0], run_name='__main__')"
-        path = "sys.path.insert(0, os.path.dirname(sys.argv[0]))"
-        return cls([f"import os, runpy, sys; sys.argv = {list(words)!r}; {path}; {run}"], **how)
+        return cls([script_of(words)], **how)
 
     def order(self, words: Any) -> dict[str, Any]:
         """The script, which is given what nodes are given."""

@@ -1,8 +1,8 @@
 """How processes of ours are ordered from a warm server, by tests and by other processes of ours.
 
 `Forked` is a `subprocess.Popen` whose process is forked instead of executed. `grow` makes this
-process start `python -m holdfast.X` that way; everything else is executed as ever, and so is that
-once the server is gone.
+process start `python -m holdfast.X` that way, and the `python -u FILE` of torchrun; everything else
+is executed as ever, and so is that once the server is gone.
 """
 
 import json
@@ -10,13 +10,20 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 MAX_BYTES = 1 << 18
 MAX_FDS = 200
 ROOM_OF_WORDS = "-" * (1 << 12)  # what the server is started with, so that it can write there
 ROOM = {"HOLDFAST_TEST_ROOM": "-" * (1 << 16)}  # the same in the environment
-GROWING = ("run", "resume", "agent", "controller")  # commands that start processes of ours
+GROWING = (
+    "run",
+    "resume",
+    "replay",
+    "agent",
+    "controller",
+)  # commands that start processes of ours
 MODULES = {  # what may be forked, and whether it starts processes of ours
     "holdfast.agent": True,
     "holdfast.agent.forkserver": False,
@@ -26,6 +33,8 @@ MODULES = {  # what may be forked, and whether it starts processes of ours
     "holdfast.checks.ranks": True,
     "holdfast.cli": True,
 }
+TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+SCRIPT = "tests.warm_script"
 _server: socket.socket | None = None
 
 
@@ -64,8 +73,11 @@ class Child(Forked):
     """What a process of ours starts."""
 
     def order(self, words: Any) -> dict[str, Any]:
-        """`python -m MODULE WORDS`."""
-        module = words[2]
+        """`python -m MODULE WORDS`, or `python -u FILE WORDS`."""
+        _, option, module = words[:3]
+        if option == "-u":
+            script = [script_of(words[2:])]
+            return {"module": SCRIPT, "is_main": False, "words": script, "tree": False}
         return {"module": module, "is_main": True, "words": words[3:], "tree": MODULES[module]}
 
     def server(self) -> socket.socket:
@@ -74,7 +86,8 @@ class Child(Forked):
         return _server
 
     def _execute_child(self, words: Any, *how: Any) -> None:
-        if list(words[:2]) == [sys.executable, "-m"] and words[2] in MODULES:
+        python, option, module = (*words, "", "", "")[:3]
+        if python == sys.executable and (option == "-u" or (option == "-m" and module in MODULES)):
             try:
                 super()._execute_child(words, *how)
             except (OSError, json.JSONDecodeError):
@@ -84,8 +97,17 @@ class Child(Forked):
         super(Forked, self)._execute_child(words, *how)  # type: ignore[misc]
 
 
+def script_of(words: Sequence[str]) -> str:
+    """What does the same as `python FILE ARGUMENTS`, for `tests.warm_script`."""
+    run = "runpy.run_path(sys.argv[0], run_name='__main__')"
+    path = "sys.path.insert(0, os.path.dirname(sys.argv[0]))"
+    return f"import os, runpy, sys; sys.argv = {list(words)!r}; {path}; {run}"
+
+
 def grow(server: socket.socket) -> None:
     """From now on this server forks what this process starts."""
     global _server
     _server = server
-    subprocess.Popen = Child  # type: ignore[misc]
+    for module in (subprocess, sys.modules.get(TORCHRUN)):
+        if module is not None:
+            module.Popen = Child  # type: ignore[attr-defined]

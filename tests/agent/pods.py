@@ -6,6 +6,7 @@ All pods run on this machine, so each has a loopback address of its own, like th
 import contextlib
 import os
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
 from tests.agent.controller_stub import StubController, until
 from tests.patience import PATIENCE_S
+from tests.warm import Warm
 
-UID = "7b1c6c1e-0000-4000-8000-000000000001"
+UID = f"7b1c6c1e-0000-4000-8000-{secrets.token_hex(6)}"  # a node kills what carries its name
 PORT = 7070
 AGENT = (sys.executable, "-m", "holdfast.cli", "agent")
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -52,19 +54,24 @@ class Pod:
             "HOLDFAST_HOME": str(self.home),
         }
         self.first_process = False  # with a process namespace of its own
+        self.fresh = False  # an interpreter of its own
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str, **told: str | None) -> None:
         """Start the container. What is None in `told` is not told."""
         given = {**os.environ, **self.told, **told}
-        self.process = subprocess.Popen(
-            [*(UNSHARE if self.first_process else ()), *AGENT, *options],
-            cwd=self.folder,
-            env={name: value for name, value in given.items() if value is not None},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
+        how: dict[str, Any] = {
+            "cwd": self.folder,
+            "env": {name: value for name, value in given.items() if value is not None},
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+        }
+        self.process = (
+            subprocess.Popen([*(UNSHARE if self.first_process else ()), *AGENT, *options], **how)
+            if self.first_process or self.fresh
+            else Warm(["agent", *options], **how)
         )
 
     def can_unshare(self) -> bool:

@@ -113,6 +113,7 @@ def test_a_node_that_cannot_start_workers_is_replaced(make: Make, home: Path) ->
     dying = "import os, sys\nif 'holdfast.agent.forkserver' in sys.orig_argv: os._exit(9)\n"
     (home / "sitecustomize.py").write_text(dying)
     _, pod = make()
+    pod.fresh = True
     pod.start(PYTHONPATH=os.pathsep.join([str(home), os.environ.get("PYTHONPATH", "")]))
     assert pod.ended() == 143
     assert "the forkserver died 4 times" in pod.read()[1]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE_S
+from tests.warm import PIPE, Script
 
 pytestmark = pytest.mark.slow
 
@@ -39,19 +39,18 @@ dist.destroy_process_group()
 def test_torchrun_finds_it_and_each_attempt_has_a_fresh_store(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=holdfast"),
+        *(str(Path(sys.executable).parent / "torchrun"), "--rdzv-backend=holdfast"),
         *("--rdzv-endpoint=localhost:0", "--nproc-per-node=2", "--max-restarts=2", "script.py"),
     ]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert done.returncode == 0, done.stderr
-    lines = re.findall(r"attempt (\d) store (\d+) old (True|False)", done.stdout)
+    process = Script.of_file(command, cwd=tmp_path, env=env, stdout=PIPE, stderr=PIPE, text=True)
+    said, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    lines = re.findall(r"attempt (\d) store (\d+) old (True|False)", said)
     assert len(lines) == 4 and {old for _, _, old in lines} == {"False"}
     by_attempt = {attempt: store for attempt, store, _ in lines}
     assert by_attempt["0"] != by_attempt["1"]
-    assert done.stdout.count("done 4.0") == 2
+    assert said.count("done 4.0") == 2
 
 
 def test_the_package_says_where_torchrun_finds_it() -> None:

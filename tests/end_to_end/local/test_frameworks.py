@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.end_to_end.local.jobs import RunningJob, program
-from tests.more import MORE, long
+from tests.more import MORE, long, sample
 from tests.tidy.source import ROOT
 from tests.warm import holdfast
 
@@ -100,13 +100,15 @@ def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
     assert min(more.losses()) == 11
 
 
-def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(home: Path) -> None:
+@pytest.mark.parametrize("warm", sample(["auto"], ["off"]))  # cold, each worker imports it
+def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(
+    home: Path, warm: str
+) -> None:
     needs("tensorflow")
-    # SIGTERM has to do: nobody waits so long for SIGKILL. Importing TensorFlow on two more
-    # processes would be the dearest part.
+    # SIGTERM has to do: nobody waits so long for SIGKILL.
     patient = {"stop_grace_s": 86_400, "restart_grace_s": 86_400}
-    cold = {"warm": {"mode": "off"}, "recovery": patient}
-    job = example(home, "tensorflow", "--steps", "100000", "--save-every", "10", **cold).start()
+    args = ("--steps", "100000", "--save-every", "10")
+    job = example(home, "tensorflow", *args, warm={"mode": warm}, recovery=patient).start()
     job.wait_until(lambda s: (s.printed_step or 0) >= 20, "steps in the output")
     os.kill(job.worker(1), signal.SIGKILL)
     log = job.folder / "logs" / "attempt-2" / "rank-0.log"

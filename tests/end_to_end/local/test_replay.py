@@ -14,27 +14,27 @@ from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
 from tests.end_to_end.local.test_numerics import SAMPLE, bad_batch
 from tests.more import long
 from tests.patience import PATIENCE_S
+from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
-def test_a_loss_that_was_nan_once_is_known_to_have_passed(
-    home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_loss_that_was_nan_once_is_known_to_have_passed(home: Path) -> None:
     bad = ["--bad", "loss", "--bad-rank", "0", "--bad-step", "12"]
     tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
     args = [*bad, "--steps", "16", "--pause", "0.15"]
     keeps: dict[str, Any] = {"checkpoints": tiers, "recovery": {"on_nan": "ignore"}}
     small(home, args=args, **keeps, **TOGETHER).start().wait_end()
     before = sorted(path.name for path in (home.parent / "checkpoints").rglob("*"))
-    capfd.readouterr()
-    assert main(["replay", "job", "--step", "13"]) == 0
-    told = capfd.readouterr().out
-    assert "transient: Step 13 comes out otherwise than the first time (loss nan, now" in told
+    told = holdfast("replay", "job", "--step", "13")
+    assert told.returncode == 0, told.stderr
+    assert (
+        "transient: Step 13 comes out otherwise than the first time (loss nan, now" in told.stdout
+    )
     assert sorted(path.name for path in (home.parent / "checkpoints").rglob("*")) == before
     assert [path.name for path in (home / "jobs").iterdir()] == ["job"]
-    assert main(["replay", "job", "--step", "1"]) == 4
-    assert "error[checkpoint-not-found]" in capfd.readouterr().err
+    missed = holdfast("replay", "job", "--step", "1")
+    assert missed.returncode == 4 and "error[checkpoint-not-found]" in missed.stderr
 
 
 @long

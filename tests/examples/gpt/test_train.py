@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 
 from tests.more import long
 from tests.patience import PATIENCE_S
-from tests.warm import holdfast
+from tests.warm import PIPE, Script, holdfast
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "gpt" / "train.py"
 BIN = Path(sys.executable).parent
@@ -27,19 +26,19 @@ def script(target: Path) -> list[str]:
 
 def trained(launcher: list[str], target: Path) -> tuple[list[str], dict[str, torch.Tensor]]:
     """The losses it printed and the parameters it saved."""
-    command = [*launcher, *script(target)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    process = Script.of_file(
+        [*launcher, *script(target)], env=environment, stdout=PIPE, stderr=PIPE, text=True
     )
-    assert done.returncode == 0, done.stderr
-    return re.findall(r"loss (\S+)", done.stdout), torch.load(target, weights_only=True)
+    said, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    return re.findall(r"loss (\S+)", said), torch.load(target, weights_only=True)
 
 
 @long
 def test_runs_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
-    losses, parameters = trained([sys.executable], tmp_path / "first.pt")
-    losses_again, parameters_again = trained([sys.executable], tmp_path / "second.pt")
+    losses, parameters = trained([], tmp_path / "first.pt")
+    losses_again, parameters_again = trained([], tmp_path / "second.pt")
     assert len(losses) == STEPS
     assert losses == losses_again
     assert all(torch.equal(parameters[name], parameters_again[name]) for name in parameters)
