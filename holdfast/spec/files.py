@@ -78,10 +78,10 @@ def _program(job: Job) -> str | None:
     return shutil.which(name, path=job.env.get("PATH"))
 
 
-def _missing(job: Job, what: str, why: str, help: str = _PATH) -> Error:
+def _missing(job: Job, what: str, why: str, remedy: str = _PATH) -> Error:
     return Error(
         "script-not-found",
         f"{what} of job {job.name} cannot be used",
         why=why,
-        help=help,
+        help=remedy,
     )
