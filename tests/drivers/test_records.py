@@ -3,10 +3,11 @@
 import errno
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from holdfast.drivers import records
+from holdfast.drivers import engines, records
 from holdfast.errors import Error
 from holdfast.spec import Job, job_from_dict
 
@@ -47,6 +48,25 @@ def test_where_making_a_folder_fails_everything_is_as_before(
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
     assert os.listdir(tmp_path) == (["run"] if replace else [])
+
+
+def test_whatever_ends_the_command_once_a_folder_is_there_it_is_known_to_run_on_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise `resume` would run the job on its own machine."""
+    folder = tmp_path / "run"
+    rename = Path.rename
+
+    def then_killed(path: Path, target: Path) -> None:
+        rename(path, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", then_killed)
+    with pytest.raises(KeyboardInterrupt):
+        records.create(JOB, folder, ray="10.0.0.1:6379", now=1.0)
+    monkeypatch.setattr(engines, "ray_engine", failing(LookupError("asks Ray")))
+    with pytest.raises(LookupError, match="asks Ray"), engines.opened(folder):
+        pass
 
 
 def test_a_record_that_cannot_be_put_in_place_gives_the_former_one_its_name_back(
@@ -133,3 +153,21 @@ def test_a_job_that_begins_again_tells_its_receivers_of_its_first_incident_anew(
     (folder / records.NOTIFIED).write_text('{"0":{"incidents":{"1":"over"},"ended":true}}')
     records.begin_again(JOB, folder, now=2.0)
     assert not (folder / records.NOTIFIED).exists()
+
+
+def test_a_death_while_a_job_begins_again_keeps_its_former_journal_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    os.close(records.create(JOB, folder, now=1.0))
+    (folder / "journal.state").write_text("state")
+    before = (folder / records.JOURNAL).read_bytes()
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            records.begin_again(JOB, folder, now=2.0)
+    records.begin_again(JOB, folder, now=3.0)
+    assert (folder / "journal-1.jsonl").read_bytes() == before
+    assert sorted(p.name for p in folder.glob("*journal*")) == [
+        "journal-1.jsonl", "journal-1.state", records.JOURNAL,
+    ]  # fmt: skip
