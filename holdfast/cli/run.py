@@ -197,10 +197,8 @@ def run(
         hand_over(job, Path(words[0]), reach, order, engine=engine)
         return
     job = _job(words, flags, torchrun)
-    if is_job_file(words[0]) or name or replace:
-        start(job, on, detach=detach, replace=replace, as_json=as_json)
-    else:
-        _start_numbered(job, on, detach=detach, as_json=as_json)
+    begin = start if is_job_file(words[0]) or name or replace else _start_numbered
+    begin(job, on, detach=detach, replace=replace, as_json=as_json)
 
 
 def _again_with_flags_first(context: typer.Context, words: list[str]) -> None:
@@ -253,7 +251,7 @@ def _job(words: list[str], flags: Flags, torchrun: Mapping[str, str | bool]) -> 
     return job
 
 
-def _start_numbered(job: "Job", on: Where, *, detach: bool, as_json: bool) -> None:
+def _start_numbered(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) -> None:
     """Start it under a name that is free; another command may take that name first."""
     from holdfast.drivers.records import job_dir
 
@@ -261,7 +259,7 @@ def _start_numbered(job: "Job", on: Where, *, detach: bool, as_json: bool) -> No
         name = unused_name(job.name, lambda candidate: job_dir(candidate).exists())
         try:
             renamed = job.model_copy(update={"name": name})
-            start(renamed, on, detach=detach, replace=False, as_json=as_json)
+            start(renamed, on, detach=detach, replace=replace, as_json=as_json)
         except Error as error:
             if error.slug not in ("job-exists", "job-running"):
                 raise
