@@ -82,6 +82,15 @@ def require_home() -> None:
 # ── the system's errors ───────────────────────────────────────────────────────────────────────
 
 
+def _is_nowhere() -> bool:
+    """Whether the current directory was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def unusable(error: OSError, what: str = "") -> Error:
     """The error to show for one of the operating system: its own words, and what helps."""
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
@@ -90,6 +99,9 @@ def unusable(error: OSError, what: str = "") -> Error:
     what = what or (f"cannot use {path}" if path else "the operating system returned an error")
     there = shlex.quote(path) if path else '"${HOLDFAST_HOME:-$HOME/.holdfast}"'
     home = "or set HOLDFAST_HOME to a folder"
+    if error.errno == errno.ENOENT and not path and _is_nowhere():
+        gone = "the current directory no longer exists"
+        return Error("path-unusable", gone, why=why, help='cd "$HOME"')
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             room = f"df -h {there}; df -i {there}   ({home} on another disk)"

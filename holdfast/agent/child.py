@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import types
+import zipimport
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -254,8 +255,21 @@ def _main_of_script(
     except OSError as error:
         print(f"holdfast: can't open file {path!r}: {error.strerror}", file=sys.stderr)
         raise failures.CannotOpenScript(error) from None
+    with contextlib.suppress(zipimport.ZipImportError):
+        return _main_of_archive(program, zipimport.zipimporter(path))
     main = _empty_main(path)
     return _parts(source, path), main, path
+
+
+def _main_of_archive(
+    program: fork_protocol.Program, loader: zipimport.zipimporter
+) -> tuple[list[types.CodeType], types.ModuleType, str]:
+    """`__main__` of a zip archive (zipapp, PEX, shiv), which replaces its folder on `sys.path`."""
+    if sys.path[:1] == [program.path_entry()]:
+        sys.path.pop(0)
+    sys.path.insert(0, loader.archive)
+    parts, main = _main_of_spec(loader.find_spec("__main__"), "__main__")
+    return parts, main, loader.archive
 
 
 def _main_of_module(
@@ -266,6 +280,13 @@ def _main_of_module(
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
         spec = importlib.util.find_spec(name)
+    parts, main = _main_of_spec(spec, name)
+    return parts, main, str(main.__file__)
+
+
+def _main_of_spec(
+    spec: importlib.machinery.ModuleSpec | None, name: str
+) -> tuple[list[types.CodeType], types.ModuleType]:
     loader: Any = spec.loader if spec is not None else None
     code = loader.get_code(name) if loader is not None else None
     if spec is None or code is None:
@@ -274,7 +295,7 @@ def _main_of_module(
     main = _empty_main(origin)
     main.__spec__, main.__loader__, main.__package__ = spec, loader, spec.parent
     source = loader.get_source(name)
-    return [code] if source is None else _parts(source, origin), main, origin
+    return [code] if source is None else _parts(source, origin), main
 
 
 def _parts(source: bytes | str, path: str) -> list[types.CodeType]:

@@ -115,7 +115,7 @@ def _row(status: "JobStatus", nodes: str, now: float) -> tuple[str, ...]:
         "" if status.step is None else str(status.step),
         story.share(status.ettr),
         duration(max(0.0, now - status.started_at)),
-        short(status.waiting_for),
+        short(story.waits_for(status)),
     )
 
 

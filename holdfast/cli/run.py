@@ -196,8 +196,9 @@ def run(
         job = _job_there(words, flags, torchrun)
         hand_over(job, Path(words[0]), reach, order, engine=engine)
         return
-    job = _job(words, flags, torchrun, replace)
-    start(job, on, detach=detach, replace=replace, as_json=as_json)
+    job = _job(words, flags, torchrun)
+    begin = start if is_job_file(words[0]) or name or replace else _start_numbered
+    begin(job, on, detach=detach, replace=replace, as_json=as_json)
 
 
 def _again_with_flags_first(context: typer.Context, words: list[str]) -> None:
@@ -241,21 +242,29 @@ def _job_there(words: list[str], flags: Flags, torchrun: Mapping[str, str | bool
     return job
 
 
-def _job(
-    words: list[str], flags: Flags, torchrun: Mapping[str, str | bool], replace: bool
-) -> "Job":
-    """The job, under a name that is free."""
-    from holdfast.drivers.records import job_dir
-
+def _job(words: list[str], flags: Flags, torchrun: Mapping[str, str | bool]) -> "Job":
     from_file = is_job_file(words[0])
     job = job_from_file(Path(words[0]), flags) if from_file else job_from_words(words, flags)
     said = notes(torchrun, job.nodes.count)
     for note in said if from_file else [*said, *environment_notes(os.environ)]:
         talk(f"note: {note}")
-    if from_file or flags.name or replace:
-        return job
-    name = unused_name(job.name, lambda candidate: job_dir(candidate).exists())
-    return job.model_copy(update={"name": name})
+    return job
+
+
+def _start_numbered(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) -> None:
+    """Start it under a name that is free; another command may take that name first."""
+    from holdfast.drivers.records import job_dir
+
+    while True:
+        name = unused_name(job.name, lambda candidate: job_dir(candidate).exists())
+        try:
+            renamed = job.model_copy(update={"name": name})
+            start(renamed, on, detach=detach, replace=replace, as_json=as_json)
+        except Error as error:
+            if error.slug not in ("job-exists", "job-running"):
+                raise
+        else:
+            return
 
 
 def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) -> None:

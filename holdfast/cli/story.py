@@ -146,6 +146,13 @@ def headline(status: "JobStatus", words: str = "") -> str:
     return text
 
 
+def waits_for(status: "JobStatus") -> str | None:
+    """What training waits for, above all a controller: without one no fault is repaired."""
+    if status.controller == "away" and status.outcome is None:
+        return f"its controller has died: holdfast status {status.job}"
+    return status.waiting_for
+
+
 def training(status: "JobStatus") -> str:
     """Step, loss and speed, as far as they are known."""
     if status.step is None:

@@ -115,7 +115,7 @@ def page(jobs: list[Shown]) -> str:
 
 
 def _urgency(one: Shown) -> tuple[bool, bool, float]:
-    return one.over, one.status.waiting_for is None, -one.status.started_at
+    return one.over, story.waits_for(one.status) is None, -one.status.started_at
 
 
 def _row(status: "JobStatus") -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def _row(status: "JobStatus") -> tuple[str, ...]:
         f"{1 / pace_s:.3g}" if pace_s and running else "",
         story.share(status.ettr),
         str(status.incidents_count),
-        short(status.waiting_for),
+        short(story.waits_for(status)),
     )
 
 

@@ -46,7 +46,9 @@ LOCK_PAUSE_S = 0.01
 def jobs_home() -> Path:
     """The folder of all jobs: `$HOLDFAST_HOME/jobs`, by default `~/.holdfast/jobs`."""
     home = os.environ.get("HOLDFAST_HOME")
-    return (Path(home).absolute() if home else Path.home() / ".holdfast") / "jobs"
+    if home:  # as a file of variables has it, no shell has expanded `~`
+        return Path(os.path.expanduser(home)).absolute() / "jobs"
+    return Path.home() / ".holdfast" / "jobs"
 
 
 def job_dir(name: str) -> Path:

@@ -3,6 +3,7 @@
 Asked before anything starts: a typing mistake should cost a second, not a start of all nodes.
 """
 
+import ast
 import os
 import shutil
 import stat
@@ -11,6 +12,15 @@ from pathlib import Path
 
 from holdfast.errors import Error
 from holdfast.spec.job import Job
+
+_PATH = (
+    "correct the path; relative paths are resolved against the folder of the job file, "
+    "or the current directory of `holdfast run`"
+)
+_PROGRAM = (
+    "a program in another language is run by `holdfast run --no-python PROGRAM`, or by "
+    "`command: [PROGRAM]` in the job file"
+)
 
 
 def require_files(job: Job) -> None:
@@ -21,7 +31,10 @@ def require_files(job: Job) -> None:
     if why := _not_there(job.workdir, stat.S_ISDIR, "no such folder"):
         raise _missing(job, f"the working folder {job.workdir}", why)
     if job.script is not None and (why := _not_there(job.script, stat.S_ISREG, "no such file")):
-        raise _missing(job, f"the script {job.script}", why)
+        program = shutil.which(Path(job.script).name) is not None  # holdfast run bash train.sh
+        raise _missing(job, f"the script {job.script}", why, _PROGRAM if program else _PATH)
+    if job.script is not None and (kind := _other_language(Path(job.script))):
+        raise _missing(job, f"the script {job.script}", f"it is not Python but {kind}", _PROGRAM)
     if job.command is not None and _program(job) is None:
         raise _missing(job, f"the program {job.command[0]}", "not found, or not executable")
 
@@ -39,6 +52,23 @@ def _not_there(path: str, is_right: Callable[[int], bool], missing: str) -> str 
     return "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file or folder"
 
 
+def _other_language(script: Path) -> str | None:
+    """What a file is that is not Python and says what else; None for any other."""
+    try:
+        with script.open("rb") as file:
+            first = file.readline(256)
+            if first.startswith(b"\x7fELF"):
+                return "a compiled program"
+            if not first.startswith(b"#!") or b"python" in first:
+                return None
+            ast.parse(first + file.read())  # `#!/bin/sh` may stand above Python, too
+    except (SyntaxError, ValueError):
+        return f"a script of {first[2:].decode('utf-8', 'replace').strip()}"
+    except OSError:
+        return None  # workers say why
+    return None
+
+
 def _program(job: Job) -> str | None:
     """The file that `command` starts; names with a slash are relative to the working folder."""
     assert job.command is not None
@@ -48,11 +78,10 @@ def _program(job: Job) -> str | None:
     return shutil.which(name, path=job.env.get("PATH"))
 
 
-def _missing(job: Job, what: str, why: str) -> Error:
+def _missing(job: Job, what: str, why: str, remedy: str = _PATH) -> Error:
     return Error(
         "script-not-found",
         f"{what} of job {job.name} cannot be used",
         why=why,
-        help="correct the path; relative paths are resolved against the folder of the job file, "
-        "or the current directory of `holdfast run`",
+        help=remedy,
     )

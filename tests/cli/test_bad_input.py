@@ -17,9 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli import foreground, main, output
+from holdfast.cli import foreground, main, output, run
 from holdfast.cli.tail import Line, Tail
+from holdfast.drivers.records import create, jobs_home
 from holdfast.errors import UNSEEN, Error, ExitStatus, clipped, shown, visible
+from holdfast.spec import Job
 from tests.more import examples
 from tests.patience import PATIENCE_S
 
@@ -221,6 +223,43 @@ def test_without_a_home_directory_the_variable_to_set_is_named(
     said = capsys.readouterr().err
     assert said.startswith("error[home-unknown]")
     assert "HOLDFAST_HOME" in said
+
+
+def test_a_name_that_another_command_takes_first_gets_the_next_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    tried: list[str] = []
+
+    def start(job: Job, *_: object, **__: object) -> None:
+        folder = jobs_home() / job.name
+        if not tried:
+            os.close(create(job, folder, now=0.0))
+        tried.append(job.name)
+        os.close(create(job, folder, now=0.0))
+
+    monkeypatch.setattr(run, "start", start)
+    assert main(["run", "--no-python", "/bin/true"]) == ExitStatus.OK
+    assert tried == ["true", "true-2"]
+
+
+def test_the_home_of_a_variable_that_no_shell_has_read_is_expanded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_HOME", "~/records")
+    assert jobs_home() == tmp_path / "records" / "jobs"
+
+
+def test_a_working_directory_that_was_removed_is_said_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["run", "train.py"]) == ExitStatus.PLATFORM
+    assert "the current directory" in capsys.readouterr().err
 
 
 def test_a_closed_standard_input_holds_no_manifests(monkeypatch: pytest.MonkeyPatch) -> None:

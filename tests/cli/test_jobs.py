@@ -245,6 +245,8 @@ def test_what_a_dead_controller_left_is_ended_by_stop(home: Path, tool: Tool) ->
     os.kill(json.loads((home / "jobs/tool/controller.json").read_text())["pid"], signal.SIGKILL)
     assert until(lambda: answer("status")["controller"] == "away")
     assert "holdfast resume tool" in holdfast("status").stdout
+    for table in ("list", "top"):
+        assert "its controller has died" in holdfast(table).stdout
     assert answer("stop")["killed_count"] >= 2
     assert answer("stop")["killed_count"] == 0
 

@@ -37,3 +37,19 @@ def test_programs_are_looked_up_on_the_path_of_the_job(tmp_path: Path) -> None:
     job = Job(name="a", command=("only-here",), env={"PATH": str(tmp_path)}, workdir="/")
     require_files(job)
     refused(job.model_copy(update={"env": {}}))
+
+
+def test_a_program_in_another_language_is_refused_as_a_script(tmp_path: Path) -> None:
+    here = str(tmp_path)
+    job = Job(name="a", script=f"{here}/train", workdir=here)
+
+    def refused_as(text: str) -> str:
+        (tmp_path / "train").write_text(text)
+        return refused(job)
+
+    assert "/bin/bash" in refused_as("#!/bin/bash\necho one\n")
+    assert "--no-python" in refused_as("\x7fELF\x02\x01")
+    assert "--no-python" in refused(Job(name="a", script=f"{here}/sh", workdir=here))
+    for text in ("#!/usr/bin/env python\nx = \n", "#!/bin/sh\n'''exec python\n'''\n", "x = \n"):
+        (tmp_path / "train").write_text(text)
+        require_files(job)
