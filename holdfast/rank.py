@@ -159,8 +159,8 @@ def _line_on(control: int, where: str, meanwhile: Meanwhile | None) -> bytes:
         with contextlib.suppress(BrokenPipeError):
             sock.send(f"{where}\n".encode())
         if meanwhile is not None:
-            readable, _, _ = select.select([sock, meanwhile.fd], [], [])
-            if sock not in readable:
+            readable, _, _ = select.select([sock.fileno(), meanwhile.fd], [], [])
+            if sock.fileno() not in readable:
                 meanwhile.act()
         with contextlib.suppress(ConnectionResetError):
             return sock.recv(LINE_BYTES, socket.MSG_PEEK)

@@ -157,7 +157,8 @@ class _Filler:
         """Bytes that are all of it need no copy: loading makes one."""
         found = data.view(self._into.dtype).view(self._into.shape)
         if self._whole:
-            self._into.set_(found)  # type: ignore[arg-type]
+            where = found.storage_offset(), found.shape, found.stride()
+            self._into.set_(found.untyped_storage(), *where)
         else:
             self._into.copy_(found)
 

@@ -82,7 +82,8 @@ def test_what_is_left_out_ends_with_the_batch_of_a_bad_step() -> None:
 
 def test_no_more_is_left_out_than_may_be() -> None:
     referee = watching(3, 12)
-    assert not referee.exhausted and not referee.journaled(start(2, (9, 12))) and referee.exhausted
+    exhausted = [referee.exhausted, bool(referee.journaled(start(2, (9, 12)))), referee.exhausted]
+    assert exhausted == [False, False, True]
     assert "and 3 batches may be" in watching(3, 12).journaled(start(2, (8, 12)))
 
 

@@ -42,7 +42,12 @@ def test_checksums_are_taken_while_the_rank_does_not_come_once_the_last_worker_i
     assert cell is not None
     begun = threading.Event()
     look_ahead = arena.look_ahead
-    arena.look_ahead = lambda cores: (look_ahead(cores), begun.set())  # type: ignore[assignment]
+
+    def look(cores: int) -> None:
+        look_ahead(cores)
+        begun.set()
+
+    arena.look_ahead = look  # type: ignore[method-assign]
     meanwhile = warm_start(arena, {VARIABLE: str(worker.fileno())})
     lines: list[bytes] = []
     ours, theirs = socket.socketpair()
@@ -52,9 +57,9 @@ def test_checksums_are_taken_while_the_rank_does_not_come_once_the_last_worker_i
             target=lambda: lines.append(rank._line_on(control, "join()", meanwhile))
         )
         waiting.start()
-        assert ours.recv(64) == b"join()\n" and cell._ahead is None, "that one may still write"
+        assert ours.recv(64) == b"join()\n" and not bool(cell._ahead), "that one may still write"
         agent.sendall(LOOK + b"2\n")
-        assert begun.wait(PATIENCE_S) and cell._ahead is not None and not lines
+        assert begun.wait(PATIENCE_S) and bool(cell._ahead) and not lines
         ours.sendall(b"a rank\n")
         waiting.join(PATIENCE_S)
     assert lines == [b"a rank\n"] and cell.intact()
