@@ -185,7 +185,8 @@ class GroundTruth:
         if self._hard.user_error_step > group.inherited_step:
             self._at_step(group, self._hard.user_error_step, self._bug)
         for step in self._referees.loaders.bad_steps(group.attempt):
-            self._at_step(group, step, self._take_bad_batch)
+            if self._hard.instrumented:
+                self._at_step(group, step, self._take_bad_batch)
         if self._hard.total_steps:
             self._at_step(group, self._hard.total_steps, self._finish)
         if self._hard.early_end_step and self._hard.instrumented:
