@@ -15,11 +15,12 @@ be remembered.
 import contextlib
 import functools
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -128,7 +129,14 @@ def _place() -> str:
     return "the script"
 
 
-def await_rank(where: str = "join()") -> None:
+class Meanwhile(NamedTuple):
+    """What can be done while the rank does not come yet: once there is something on `fd`."""
+
+    fd: int
+    act: Callable[[], object]
+
+
+def await_rank(where: str = "join()", meanwhile: Meanwhile | None = None) -> None:
     """Return once the environment holds this worker's rank; the process ends where none will come.
 
     The agent hears `where` the script waits. Returns at once in a process that was started with its
@@ -137,7 +145,7 @@ def await_rank(where: str = "join()") -> None:
     control = os.environ.get(CONTROL)
     if control is not None:
         sys.stdout.flush()
-        line = _line_on(int(control), where)
+        line = _line_on(int(control), where, meanwhile)
         if not line.endswith(b"\n"):
             os._exit(0)  # nothing of the script is to be done any more
         _take(msgspec.json.decode(line, type=Assignment).env)
@@ -145,11 +153,15 @@ def await_rank(where: str = "join()") -> None:
         _tell(text)
 
 
-def _line_on(control: int, where: str) -> bytes:
+def _line_on(control: int, where: str, meanwhile: Meanwhile | None) -> bytes:
     """Empty where the agent has hung up, having read what we said or not."""
     with socket.socket(fileno=os.dup(control)) as sock:
         with contextlib.suppress(BrokenPipeError):
             sock.send(f"{where}\n".encode())
+        if meanwhile is not None:
+            readable, _, _ = select.select([sock.fileno(), meanwhile.fd], [], [])
+            if sock.fileno() not in readable:
+                meanwhile.act()
         with contextlib.suppress(ConnectionResetError):
             return sock.recv(LINE_BYTES, socket.MSG_PEEK)
     return b""

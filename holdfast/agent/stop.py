@@ -16,6 +16,7 @@ from holdfast.agent.parts import NodeParts
 from holdfast.agent.signals import kill, terminate
 from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stray_processes import end_strays
+from holdfast.events import Progress
 from holdfast.messages import Stop, WorkersStopped
 
 
@@ -96,7 +97,8 @@ class AttemptStop:
         store = await self._parts.offer.next()
         stopped = WorkersStopped(node=self._parts.node, attempt=number, store=store)
         if run is not None and run.order.attempt <= number:
-            told = run.progress(), run.entered if run.order.attempt == number else {}
+            here = run.order.attempt == number  # else what an earlier one did is known
+            told = (run.progress(), run.entered) if here else (Progress(), {})
             parked = sum(worker.is_parked for worker in run.workers.values())
             stopped = msgspec.structs.replace(
                 stopped,

@@ -198,7 +198,8 @@ class Cell:
     def look_ahead(self, pool: ThreadPoolExecutor, cores: int) -> None:
         """Begin to take the checksum of what is here, for the next `intact`."""
         header = self.header()
-        if header is not None and header.payload_bytes > BLOCK_BYTES:
+        begun = self._ahead is not None and self._ahead[0] == header
+        if header is not None and header.payload_bytes > BLOCK_BYTES and not begun:
             self.reserve(header.payload_bytes, touch=False)
             payload = self.payload[: header.payload_bytes]
             self._ahead = header, pool.submit(seal_of, payload, cores)

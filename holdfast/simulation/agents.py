@@ -593,7 +593,7 @@ class SimulatedAgent:
 
     def _furthest(self, attempt: int) -> Progress:
         run = self.run
-        if run is None or run.group.attempt > attempt:
+        if run is None or run.group.attempt != attempt:
             return Progress()
         pages = [self._truth.progress(run, rank) for rank in run.ranks]
         return max(pages, key=lambda page: -1 if page.step is None else page.step)

@@ -36,6 +36,7 @@ class Promise(StrEnum):
     BOUND = "no decision waits for the silent"
     TERMS = "one controller acts"
     FINITE = "no number, no way on"
+    LEFT_OUT = "only batches to blame are left out"
     BLAME = "nobody pays for a neighbour"
     SEEN = "no fault stays unseen"
     KEPT = "who is kept waits for a new attempt"

@@ -151,6 +151,7 @@ class GroundTruth:
         at = memory.positions(found, held)
         self._referees.dealt(group.attempt, snapshot, memory.dealt(at, self._copies.samples(group)))
         key, plan = (found.snapshot.key, found.plan) if found is not None else (None, None)
+        self._referees.loaders.begin(group.attempt, key, group.order.skips)
         group.origin = Inheritance(key, plan is not None, at[0])
         self._env.after(self._env.about(0.2), self._restored, group)
 
@@ -183,6 +184,9 @@ class GroundTruth:
         """The step that is the last one, and the one at which the user's code always fails."""
         if self._hard.user_error_step > group.inherited_step:
             self._at_step(group, self._hard.user_error_step, self._bug)
+        for step in self._referees.loaders.bad_steps(group.attempt):
+            if self._hard.instrumented:
+                self._at_step(group, step, self._take_bad_batch)
         if self._hard.total_steps:
             self._at_step(group, self._hard.total_steps, self._finish)
         if self._hard.early_end_step and self._hard.instrumented:
@@ -348,6 +352,12 @@ class GroundTruth:
             self.numbers.strike(group.attempt, step, self._env.dice.choice(run.alive))
             self._at_step(group, step, self._show_numbers)
 
+    def _take_bad_batch(self, group: Group) -> None:
+        sound = not self.numbers.struck(group.attempt) and self.flips.of(group.attempt) is None
+        if sound and group.broken_at is None and not self._over(group):
+            self.numbers.strike(group.attempt, self.step(group), None)
+            self._show_numbers(group)
+
     def _show_numbers(self, group: Group) -> None:
         if group.broken_at is None:
             self._referees.broken(group.attempt)
@@ -505,6 +515,7 @@ class GroundTruth:
                 progress=self.progress(run, rank),
                 milestones=milestones,
                 restored_step=restored,
+                skipped=self._referees.loaders.skipped(run.group.attempt),
                 broke=self.broke(run, rank),
                 phase="finished" if self._over(run.group) else "step",
                 replica=self._replica(run.group, rank),

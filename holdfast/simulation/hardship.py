@@ -80,6 +80,7 @@ IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
 CHECKED = 0.08  # share of worlds in which machines of spares are checked, and in doubt all
 UPDATED = 0.08  # share of worlds in which somebody updates the job
 GROUPED = 0.08  # share of worlds with machines that are bad only in a group
+POISONED = 0.08  # share of worlds with batches that are of no use, which may be left out
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
 HANG_TIMEOUT_S = 600.0
@@ -149,6 +150,7 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     rates: dict[str, float]  # times a day
     shares: dict[str, float]
     check_every: int = 0  # steps after which replicas are compared; 0: never
+    poison: tuple[int, ...] = ()  # batches that always lead to bad numbers
     cluster: bool = False  # the controller's disk goes with its machine, and a lease changes hands
 
     @property
@@ -180,6 +182,8 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     stragglers = _some(slowness, STRAGGLERS)
     told = slowness.choice(("tell", "replace")) if stragglers else "off"
     cluster = lease.random() < CLUSTERS
+    batches = Random(f"hardship of batches {seed}")
+    poisoned = batches.random() < POISONED
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
     elastic = Random(f"hardship of sizes {seed}")
     changes = elastic.random() < ELASTIC
@@ -198,6 +202,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
                 group_tests=bool(grouped),
             ),
             Random(f"hardship of replicas {seed}"),
+            skips=batches.choice((1, 3, 20)) if poisoned else 0,
         ),
         workers=dice.choice((1, 1, 2)),
         rack_size=dice.choice((2, 4, 8)),
@@ -228,6 +233,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | _some(links, LINK_SHARES)
         | {k: _between(elastic, *b) for k, b in LATE_NODES.items() if changes},
         check_every=flips.choice((1, 5, 20, 100)),
+        poison=_batches(batches, steps) if poisoned else (),
         cluster=cluster,
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
@@ -269,8 +275,9 @@ def _keeping(limits: Limits, dice: Random, *, group_tests: bool) -> Limits:
     return msgspec.structs.replace(limits, group_tests=group_tests, **kinds)
 
 
-def _in_replicas(limits: Limits, dice: Random) -> Limits:
-    """Some jobs of replicas have several nodes in each."""
+def _in_replicas(limits: Limits, dice: Random, skips: int) -> Limits:
+    """Some jobs of replicas have several nodes in each. All may leave out so many batches."""
+    limits = msgspec.structs.replace(limits, skip_batches=skips)
     each = dice.choice((1, 2, 2, 3))
     count = limits.node_count - limits.node_count % each
     if not limits.replicas or count < 2 * each:
@@ -291,6 +298,11 @@ def _updates(dice: Random) -> dict[str, float]:
 
 def _groups(dice: Random) -> dict[str, float]:
     return {k: _between(dice, *b) for k, b in GROUPS.items() if dice.random() < GROUPED}
+
+
+def _batches(dice: Random, steps: float) -> tuple[int, ...]:
+    """A few, in the first hours."""
+    return tuple(sorted({dice.randrange(1, 2 + int(steps / 4)) for _ in range(dice.randint(1, 4))}))
 
 
 def _between(dice: Random, low: float, high: float) -> float:

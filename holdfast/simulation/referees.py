@@ -51,6 +51,7 @@ from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
 from holdfast.simulation.hardship import KEEPS, Hardship
 from holdfast.simulation.keeping import KeptWorkers
+from holdfast.simulation.left_out import FairSkips, LeftOut
 from holdfast.simulation.memory import NodeMemory, ResumedFrom, holdings
 from holdfast.simulation.numbers import FiniteNumbers
 from holdfast.simulation.resumption import Resumption, Samples, WholeSnapshots
@@ -365,6 +366,8 @@ class Referees:
         self._whole = WholeReplicas(hardship.limits.nodes_each)
         reference = hardship.limits.node_count * hardship.workers
         self._samples = Samples(reference, hardship.limits.batch == KEEPS)
+        self.loaders = LeftOut(hardship.poison)
+        self._skips = FairSkips(self.loaders, hardship.limits.skip_batches)
         self.blame = self._efficiency.blame
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
@@ -479,6 +482,7 @@ class Referees:
         self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
         self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
         self._judge(Promise.FINITE, self._numbers.journaled(entry))
+        self._judge(Promise.LEFT_OUT, self._skips.journaled(entry))
         self._judge(Promise.VERSIONS, self._updates.journaled(entry))
         self._given_up.journaled(entry)
         self._terms.journaled(entry)
@@ -549,7 +553,8 @@ class Referees:
         reasons = {
             Outcome.SUCCEEDED: self.finished,
             Outcome.STOPPED: self.stop_asked,
-            Outcome.FAILED: self._persistence.bugs > 0 or self._numbers.repeated(),
+            Outcome.FAILED: self._persistence.bugs > 0
+            or (self._numbers.repeated() and self._skips.exhausted),
             Outcome.GAVE_UP: self._may_give_up(at),
         }
         how = "" if reasons[outcome] else f"the job {outcome.value} for no reason"

@@ -26,11 +26,13 @@ ROUND_BYTES = 256 << 20
 
 
 class LeafRead(NamedTuple):
-    """One leaf, or a box of it, and what to do with its bytes."""
+    """One leaf, or a box of it, and what to do with its bytes: `put` may keep them. Those that
+    come from another rank may be received where they belong, in `room`."""
 
     ref: Ref
     box: Box | None
     put: Callable[[torch.Tensor], Any]
+    room: torch.Tensor | None = None
 
 
 class _Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -106,8 +108,11 @@ class _Walk:
         arriving, works = [], []
         for taker, one in some:
             if taker == self._rank:
-                buffer = torch.empty(one.length, dtype=torch.uint8)
-                arriving.append((next(mine), buffer))
+                read = next(mine)
+                buffer = read.room
+                if buffer is None:
+                    buffer = torch.empty(one.length, dtype=torch.uint8)
+                    arriving.append((read, buffer))
                 works.append(self._exchange.receive_from(one.giver, buffer))
             elif one.giver == self._rank:
                 works.append(self._exchange.send_to(taker, self._give(one)))

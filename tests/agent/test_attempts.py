@@ -16,7 +16,7 @@ from holdfast.agent.processes import ProcessExit
 from holdfast.agent.signals import kill, terminate
 from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stop import AttemptStop
-from holdfast.events import NodeReady, Store, WorkerError, WorkerExited
+from holdfast.events import NodeReady, Progress, Store, WorkerError, WorkerExited
 from holdfast.messages import WorkersStarted, WorkersStopped
 from tests.agent.parts import die, make_parts, start, stop
 
@@ -132,6 +132,20 @@ async def test_a_worker_that_died_while_it_was_warm_is_replaced_and_no_news() ->
 
 
 @looped
+async def test_the_warm_successor_hears_of_a_death_and_of_no_parking() -> None:
+    """What the dead one has left can be looked at; one that is parked is its own successor."""
+    parts = make_parts(2)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    assert attempts.newest is not None
+    first, second = attempts.newest.workers.values()
+    die(attempts, second)
+    first.is_parked = True  # type: ignore[misc]
+    die(attempts, first)
+    assert parts.processes.looked_ahead == [1]
+
+
+@looped
 async def test_a_worker_has_finished_once_its_last_step_is_saved() -> None:
     parts = make_parts(1)
     attempts = Attempts(parts)
@@ -144,6 +158,25 @@ async def test_a_worker_has_finished_once_its_last_step_is_saved() -> None:
     parts.saves.saved.set()
     await parts.tasks.settle()
     assert [told.exit_code for told in facts(parts, WorkerExited)] == [0]
+
+
+@looped
+async def test_the_answer_to_a_stop_says_how_far_that_attempt_came_and_no_earlier_one() -> None:
+    """Else training would be taken for past a bad step which the new attempt has not come to."""
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    stops = AttemptStop(parts, attempts, StandingBy(parts), has_tiers=False)
+    parts.processes.stores.open()
+    attempts.start(start(attempt=1))
+    assert attempts.newest is not None
+    worker: Any = attempts.newest.workers[0]
+    worker.page.progress = lambda _: Progress(step=7)
+    stops.obey(stop(attempt=1))
+    die(attempts, worker)
+    await parts.tasks.settle()
+    stops.obey(stop(attempt=2))
+    await parts.tasks.settle()
+    assert [told.progress.step for told in facts(parts, WorkersStopped)] == [7, None]
 
 
 @looped

@@ -55,7 +55,7 @@ LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 DETECTION, HANG, HANGS = "shell/hang_detection.py", "diagnosis/hang.py", "controller/hangs.py"
 CORRUPTION = "detection/corruption.py"
 SAMPLING = "shell/straggler_sampling.py"
-SUCCESSION = "shell/succession.py"
+SUCCESSION, SKIPPING = "shell/succession.py", "controller/skipping.py"
 
 MUTANTS: dict[str, Mutant] = {
     "processes are kept of attempts that may have no snapshot": Mutant(
@@ -165,6 +165,27 @@ MUTANTS: dict[str, Mutant] = {
         "actions: list[AnyAction] = []",
         ONE,
         first=9,
+    ),
+    "no batches are left out though some may be": Mutant(
+        SKIPPING,
+        "return max(0, state.limits.skip_batches - count(state)) if known else 0",
+        "return 0",
+        LIMIT,
+        first=41,
+    ),
+    "more batches are left out than may be": Mutant(
+        SKIPPING,
+        "state.skips.append(Skip(max(0, end - allowed), end))",
+        "state.skips.append(Skip(0, end))",
+        Promise.LEFT_OUT,
+        first=41,
+    ),
+    "batches that were left out before are not counted": Mutant(
+        SKIPPING,
+        "given = step + state.skipped",
+        "given = step",
+        Promise.LEFT_OUT,
+        first=77,
     ),
     "a fence is not repeated": Mutant(
         CONTROLLER,
