@@ -35,7 +35,8 @@ parser.add_argument("--pause-rank", type=int)  # who pauses, if not everybody
 parser.add_argument("--die", default="")
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--die-step", type=int, default=10)
-parser.add_argument("--how", choices=["kill", "sleep", "lock", "gil", "stop"], default="kill")
+HOW = ["kill", "sleep", "lock", "gil", "stop", "loop"]
+parser.add_argument("--how", choices=HOW, default="kill")
 parser.add_argument("--bad", choices=("", "loss", "norm", "flip"), default="")
 parser.add_argument("--bad-rank", type=int, default=1)
 parser.add_argument("--bad-step", type=int, default=10)
@@ -43,6 +44,12 @@ parser.add_argument("--bad-node", default="none")
 parser.add_argument("--times", type=int, default=1)
 parser.add_argument("--bad-sample", type=int)
 args = parser.parse_args()
+
+
+def loop() -> None:
+    """Compute for ever."""
+    while True:
+        pass
 
 
 def hang_in_a_lock() -> None:
@@ -58,6 +65,7 @@ HARM = {
     "lock": hang_in_a_lock,
     "gil": lambda: ctypes.PyDLL(None).sleep(1_000_000),  # in C, with the interpreter's lock
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "loop": loop,
 }
 
 
