@@ -79,7 +79,7 @@ def die(moment: str, rank: int, step: int | None = None) -> None:
         os.close(os.open(args.out / "died", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
-    HARM[args.how]()  # type: ignore[no-untyped-call]
+    HARM[args.how]()
 
 
 def is_bad(what: str, rank: int, step: int) -> bool:
@@ -139,7 +139,7 @@ for step, (inputs, targets) in state.steps(total=args.steps):
         next(model.parameters()).data.view(torch.int32)[3, 5] ^= 1 << 18
     repeated = "HOLDFAST_REPLAY" in os.environ and step == args.bad_step
     bad = args.bad_nodes.read_text().split() if repeated and args.bad_nodes else ()
-    if os.environ["HOLDFAST_NODE"].startswith(tuple(bad)):
+    if bad and os.environ["HOLDFAST_NODE"].startswith(tuple(bad)):
         assert not args.bad_nodes_die, "this machine does not compute in a group"
         next(model.parameters()).data[3, 5] += os.getpid()
     scheduler.step()
