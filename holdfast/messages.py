@@ -38,7 +38,14 @@ from holdfast.events import (
     WorkerExited,
 )
 from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach
-from holdfast.profiles import AskProfile, ProfileReply, ProfileTaken, TakeProfile
+from holdfast.profiles import (
+    AskProfile,
+    ProfileReply,
+    ProfileTaken,
+    TakeProfile,
+    TakeTracePart,
+    TracePart,
+)
 from holdfast.stacks import StackGroup
 from holdfast.versions import FIRST, Version, When
 
@@ -533,6 +540,7 @@ Question = (
     | PrepareVersion
     | CodePart
     | TakeProfile
+    | TakeTracePart
 )
 Answer = (
     FromReplica
@@ -546,6 +554,7 @@ Answer = (
     | VersionPrepared
     | AskCode
     | ProfileTaken
+    | TracePart
 )
 FromClient = (
     StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks | AskReplay | AskProfile

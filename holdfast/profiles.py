@@ -13,6 +13,7 @@ from msgspec import Meta
 STEPS_MAX = 50  # of one profile: a trace of more is too large to be looked at
 RANKS_MAX = 16
 AUTOMATIC = "attempt-"  # how the id of a profile begins that the controller wants itself
+TRACE_PART_BYTES = 512_000  # of one message, and of one ConfigMap with what is around it
 PART_NAMES = ("compute", "communication", "copies", "data", "idle")
 
 ProfileId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z")]
@@ -125,6 +126,34 @@ class ProfileTaken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     id: str
     found: tuple[RankProfile, ...]
+
+
+class TakeTracePart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Controller to agent: hand out this trace of yours from `offset` on. Answered by `TracePart`
+    with the same two."""
+
+    trace: TracePath
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class TracePart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A part of a trace as it was kept, compressed; `size` is that of all of it. `why`: there is
+    none, for this reason."""
+
+    trace: str
+    offset: int
+    size: int = 0
+    data: bytes = b""
+    why: str = ""
+
+
+class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
+    """`holdfast profile` of a job in a cluster: this part of a trace of the node with this name.
+    `id` is another one for each time that it is asked."""
+
+    id: ProfileId
+    node: NodeLabel
+    part: TakeTracePart
 
 
 class AskProfile(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -83,7 +83,7 @@ from holdfast.messages import (
     TakeStacks,
     UseVersion,
 )
-from holdfast.profiles import TakeProfile
+from holdfast.profiles import TakeProfile, TakeTracePart
 from holdfast.spec import Job
 
 FOUND_S = 15.0  # for durable tiers to say which attempts they know
@@ -367,6 +367,8 @@ class Agent:
                 self._parts.tasks.start(self._check_again(order))
             case TakeProfile():
                 self._parts.tasks.start(self._profiles.obey(order))
+            case TakeTracePart():
+                self._parts.tasks.start(self._profiles.hand_out(order))
             case RepeatStep():
                 self._parts.tasks.start(self._repetition.obey(order))
             case Leave():

@@ -48,7 +48,7 @@ from holdfast.messages import (
     UseVersion,
     Welcome,
 )
-from holdfast.profiles import TakeProfile
+from holdfast.profiles import TakeProfile, TakeTracePart
 
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 1.0
@@ -69,6 +69,7 @@ Order = (
     | PrepareVersion
     | CodePart
     | TakeProfile
+    | TakeTracePart
     | UseVersion
 )
 
@@ -264,7 +265,8 @@ class ControllerConnection:
                     | RepeatStep()
                     | PrepareVersion()
                     | CodePart()
-                    | TakeProfile() as order
+                    | TakeProfile()
+                    | TakeTracePart() as order
                 ):
                     self._on_order(order)
                 case order:

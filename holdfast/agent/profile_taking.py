@@ -8,6 +8,7 @@ in the job's folder, those of the newest profile only, and of the newest automat
 import asyncio
 import contextlib
 import itertools
+import os
 import shutil
 import sys
 import time
@@ -21,8 +22,17 @@ from holdfast.agent.parts import NodeParts
 from holdfast.agent.program_output import output_of
 from holdfast.agent.read_trace import TraceReading
 from holdfast.agent.workers import Worker
+from holdfast.files import open_plain
 from holdfast.profile_slot import ProfileNotes, ProfileOrder, ProfileStage
-from holdfast.profiles import AUTOMATIC, ProfileTaken, RankProfile, TakeProfile
+from holdfast.profiles import (
+    AUTOMATIC,
+    TRACE_PART_BYTES,
+    ProfileTaken,
+    RankProfile,
+    TakeProfile,
+    TakeTracePart,
+    TracePart,
+)
 
 FOLDER = "profiles"  # in the job's folder
 LOOK_S = 0.05
@@ -63,6 +73,11 @@ class ProfileTaking:
         except OSError as error:
             found = [self._none(rank, f"its node: {error}") for rank in order.ranks]
         self._parts.controller.answer(ProfileTaken(id=order.id, found=tuple(found)))
+
+    async def hand_out(self, order: TakeTracePart) -> None:
+        """Part of a trace that was kept. Never raises."""
+        answer = await asyncio.to_thread(_part, self._folder, order)
+        self._parts.controller.answer(answer)
 
     async def _found(self, order: TakeProfile) -> list[RankProfile]:
         place = self._folder / FOLDER / order.id
@@ -161,6 +176,22 @@ async def _answer(asked: _Asked, order: TakeProfile) -> ProfileNotes:
     if not notes.why and not asked.trace.exists():
         return ProfileNotes(why="Kineto wrote no trace (is the disk full?)")
     return notes
+
+
+def _part(folder: Path, order: TakeTracePart) -> TracePart:
+    told = TracePart(trace=order.trace, offset=order.offset)
+    if not order.trace:
+        return msgspec.structs.replace(told, why="it has no name")
+    try:
+        with open_plain(folder / order.trace) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(order.offset)
+            return msgspec.structs.replace(told, size=size, data=file.read(TRACE_PART_BYTES))
+    except FileNotFoundError:
+        why = "its node has it no longer: another profile was taken meanwhile"
+    except OSError as error:
+        why = f"its node: {error}"
+    return msgspec.structs.replace(told, why=why)
 
 
 def _forget(trace: Path) -> None:

@@ -1,8 +1,10 @@
 """`holdfast profile`: where the steps of running workers go, without a restart."""
 
+import os
 import re
 import shlex
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -19,10 +21,21 @@ from holdfast.errors import Error
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.api import Api
     from holdfast.profiles import ProfileReply, ProfileWish, RankProfile
+    from holdfast.spec import Job
 
 SLOWEST = "slowest"
 TOP_SHOWN = 8
 NAME_SHOWN = 60
+
+
+class _Traces:
+    """Of a job in a cluster: `folder` for its traces on their way, why some have not come, by rank,
+    and the names of ranks. `output` is where all are to go, if somebody has said so."""
+
+    def __init__(self, folder: Path, output: Path | None) -> None:
+        self.folder, self.output = folder, output
+        self.stayed: dict[int, str] = {}
+        self.job: Job | None = None
 
 
 class _Found(NamedTuple):
@@ -43,7 +56,8 @@ def profile(
         Path | None,
         typer.Option(
             "--output",
-            help="Where the merged trace goes (.json.gz). Default: into the folder of the job.",
+            help="Where the merged trace goes (.json.gz). Default: into the job's folder; for a "
+            "job in a cluster JOB-profile.json.gz.",
         ),
     ] = None,
     nsys: Annotated[
@@ -59,22 +73,24 @@ def profile(
         raise _no_nsys(name)
     wish = _wish(steps, ranks)
     reach = reached(on, context, namespace)
-    _require_place(output, reach)
-    told = _ask(wish, name, reach)
-    _require_any(told)
-    found = _Found(told.job, told.reply, None if told.words else _merged(told, wish, output))
+    _require_place(output or Path() / "there", reach is not None or output is not None)
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        traces = _Traces(Path(folder), output)
+        told = _ask(wish, name, reach, traces)
+        _require_any(told)
+        found = _Found(told.job, told.reply, _merged(told, wish, traces))
     if as_json:
         json_result(_as_json(found))
-        return
-    result("\n".join(_shown(found)))
-    if told.words:
-        talk("traces stay on their nodes until the next profile:")
-        for one in found.reply.ranks:
-            if one.trace:
-                talk(f"  {_fetch(told.job, one, reach)}")
+    else:
+        result("\n".join(_shown(found)))
     for one in found.reply.ranks:
         if one.why:
             talk(f"no profile of rank {one.rank}: {one.why}")
+        elif one.rank in traces.stayed:
+            talk(f"no trace of rank {one.rank}: {traces.stayed[one.rank]}; it stays in its pod:")
+            talk(f"  {_fetch(told.job, one, reach)}")
+    if output is not None and found.trace is None:
+        raise _not_written(told, output)
 
 
 def _wish(steps: int, ranks: str) -> "ProfileWish":
@@ -110,33 +126,37 @@ def _no_nsys(name: str | None) -> Error:
     )
 
 
-def _require_place(output: Path | None, reach: Reach | None) -> None:
-    if output is not None and reach is not None:
-        raise Error(
-            "usage",
-            f"--output {output} with --on kubernetes",
-            why="in a cluster traces stay on their nodes, as ConfigMaps carry only the figures",
-            help="leave it out: the answer says how each trace is fetched",
-        )
-    if output is not None and not output.resolve().parent.is_dir():
-        raise Error(
-            "output-unwritable",
-            f"--output {output}",
-            why=f"{output.resolve().parent} is no folder",
-            help="name a file in a folder that exists",
-        )
+def _require_place(output: Path, asked: bool) -> None:
+    """That a file can be written there, if one `asked` for it; before anything is profiled."""
+    parent = output.resolve().parent
+    if not asked or (parent.is_dir() and os.access(parent, os.W_OK)):
+        return
+    raise Error(
+        "output-unwritable",
+        f"no trace can be written to {parent}",
+        why="you may not write there" if parent.is_dir() else "it is no folder",
+        help="name a file in a folder that exists: --output FILE.json.gz",
+    )
 
 
-def _ask(wish: "ProfileWish", name: str | None, reach: Reach | None) -> "Answered[ProfileReply]":
+def _ask(
+    wish: "ProfileWish", name: str | None, reach: Reach | None, traces: _Traces
+) -> "Answered[ProfileReply]":
     def here(folder: Path) -> "ProfileReply":
         from holdfast.drivers import client
 
         return client.profile(folder, wish)
 
     async def there(cluster: "Api", job: str) -> "ProfileReply | None":
+        from holdfast.drivers.kubernetes.fetched_traces import fetch
         from holdfast.drivers.kubernetes.published_stacks import ask_for_profile
+        from holdfast.drivers.kubernetes.remote import look
 
-        return await ask_for_profile(cluster, job, wish)
+        reply = await ask_for_profile(cluster, job, wish)
+        if reply is not None and any(one.trace for one in reply.ranks):
+            traces.job = (await look(cluster, job)).job
+            traces.stayed = await fetch(cluster, job, reply.ranks, traces.folder)
+        return reply
 
     why = "running workers are profiled, which the controller asks for"
     return question.ask(JobQuestion(there, why, question.what_happened), here, name, reach)
@@ -156,18 +176,19 @@ def _require_any(told: "Answered[ProfileReply]") -> None:
         raise Error("profile-failed", f"no rank of {told.job} was profiled", why=whys, help=remedy)
 
 
-def _merged(
-    told: "Answered[ProfileReply]", wish: "ProfileWish", output: Path | None
-) -> Path | None:
+def _merged(told: "Answered[ProfileReply]", wish: "ProfileWish", traces: _Traces) -> Path | None:
     from holdfast.cli.locate import job_folder
-    from holdfast.drivers import profile_files
+    from holdfast.drivers import profile_files, records
 
-    folder = job_folder(told.job)
-    path = output or folder / "profiles" / wish.id / "trace.json.gz"
+    if told.words:
+        folder, job, place = traces.folder, traces.job, Path(f"{told.job}-profile.json.gz")
+    else:
+        folder = job_folder(told.job)
+        job, place = records.load_job(folder), folder / "profiles" / wish.id / "trace.json.gz"
+    path = traces.output or place
+    came = [one for one in told.reply.ranks if one.rank not in traces.stayed]
     try:
-        ranks = profile_files.merged(
-            folder, told.reply.ranks, _labels(folder, told.reply.world_size), path
-        )
+        ranks = profile_files.merged(folder, came, _labels(job, told.reply.world_size), path)
     except (OSError, ValueError) as error:
         raise Error(
             "output-unwritable",
@@ -176,6 +197,15 @@ def _merged(
             help="name another file with --output",
         ) from error
     return path if ranks else None
+
+
+def _not_written(told: "Answered[ProfileReply]", output: Path) -> Error:
+    return Error(
+        "output-unwritable",
+        f"--output {output} was not written",
+        why="no trace could be fetched (see above)",
+        help=f"holdfast profile {told.job}{told.words} --steps 1 --ranks 0   (a smaller one)",
+    )
 
 
 def _fetch(job: str, one: "RankProfile", reach: Reach | None) -> str:
@@ -188,15 +218,12 @@ def _fetch(job: str, one: "RankProfile", reach: Reach | None) -> str:
     return f"{asks} -- sh -c 'cat {path}' > rank-{one.rank}.json.gz"
 
 
-def _labels(folder: Path, size: int) -> Callable[[int], str]:
+def _labels(job: "Job | None", size: int) -> Callable[[int], str]:
     """`rank 3 (pp 0, tp 1)`, by the layout that the job asks for."""
-    from holdfast.drivers import records
-
-    job = records.load_job(folder)
 
     def label(rank: int) -> str:
         try:
-            place = job.parallel.layout.resolve(size).place(rank) if job.parallel else {}
+            place = job.parallel.layout.resolve(size).place(rank) if job and job.parallel else {}
         except ValueError:  # the job has another size now
             place = {}
         words = ", ".join(f"{name} {number}" for name, number in place.items())

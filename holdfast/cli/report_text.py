@@ -81,8 +81,7 @@ def _changes(report: "JobReport") -> None:
     _rows("WHAT TO CHANGE", words.CHANGES, words.changes(found.changes))
     result("")
     result(f"  {found.verdict}")
-    for one in found.changes:
-        if one.recommended:
-            result(f"    {one.setting}")
+    for setting in words.settings(found.changes):
+        result(f"    {setting}")
     result(f"  {words.measured(report)}")
     _pairs("MEASURED", words.inputs(report))

@@ -7,13 +7,14 @@ The client speaks on the event loop of the server, questions come from its threa
 """
 
 import asyncio
+import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.dashboard.app import Serving, listening, serve_on
 from holdfast.dashboard.cluster_site import ANSWER_S, ClusterSite
@@ -79,14 +80,21 @@ class Inquiry:
             asked.cancel()  # whoever asked is gone
 
 
+class _Mirrored(NamedTuple):
+    """A job that was looked at."""
+
+    submitted_at: float
+    record: JobRecord
+
+
 class ClusterFleet:
     """The jobs of a namespace. Mirrors lie in `folder`."""
 
     def __init__(self, cluster: Api, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self.title = f"jobs in namespace {cluster.namespace}"
         self._line, self._folder = Inquiry(cluster, loop), folder
-        self._records: dict[str, JobRecord] = {}
-        self._listed: tuple[float, list[str]] = (float("-inf"), [])
+        self._records: dict[str, _Mirrored] = {}
+        self._listed: tuple[float, dict[str, float]] = (float("-inf"), {})
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -94,8 +102,17 @@ class ClusterFleet:
         with self._lock:
             if time.monotonic() - self._listed[0] > LISTED_S:
                 found = self._line.ask(jobs(self._line.cluster), "jobs")
-                self._listed = time.monotonic(), [one.job for one in found if one.managed]
+                there = {one.job: one.submitted_at for one in found if one.managed}
+                self._listed = time.monotonic(), there
+                self._forget(there)
             return list(self._listed[1])
+
+    def _forget(self, there: Mapping[str, float]) -> None:
+        """Jobs that are gone, with their mirrors: another of that name may come."""
+        gone = [n for n, one in self._records.items() if there.get(n) != one.submitted_at]
+        for name in gone:
+            folder = self._records.pop(name).record.folder.parent
+            shutil.rmtree(folder, ignore_errors=True)
 
     def record(self, name: str) -> JobRecord:
         """Only a name that is listed is asked about."""
@@ -103,10 +120,11 @@ class ClusterFleet:
             raise not_found(name, self.title)
         with self._lock:
             if name not in self._records:
-                mirror = self._folder / name
+                mirror = Path(tempfile.mkdtemp(dir=self._folder)) / name
                 mirror.mkdir()
-                self._records[name] = JobRecord(mirror, ClusterSite(self._line, mirror))
-            return self._records[name]
+                record = JobRecord(mirror, ClusterSite(self._line, mirror))
+                self._records[name] = _Mirrored(self._listed[1].get(name, 0.0), record)
+            return self._records[name].record
 
     def version(self, _name: str) -> object | None:
         """Only the cluster knows."""

@@ -5,21 +5,18 @@ controller's port for metrics.
 """
 
 import asyncio
-import http.client
-import os
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from holdfast.dashboard.controller_figures import figures
 from holdfast.dashboard.job_record import LOG_LINES, RankOutput
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import NODES, ApiError
 from holdfast.drivers.kubernetes.machines import RACKS, Machine
-from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.record_journal import published_journal
 from holdfast.drivers.kubernetes.remote import Look, look, status
 from holdfast.drivers.kubernetes.remote_logs import everything
@@ -32,9 +29,6 @@ from holdfast.status import JobStatus
 RACKS_S = 60.0
 JOURNAL_S = 5.0  # between two readings of a published journal
 ANSWER_S = 30.0
-DIRECTLY = urllib.request.build_opener(
-    urllib.request.ProxyHandler({})
-)  # no proxy of the environment
 POD_LINES = 20 * LOG_LINES  # of a pod, whose workers share a log
 
 T = TypeVar("T")
@@ -92,19 +86,11 @@ class ClusterSite:
         kind = kind_of_answer(path)
         if kind is None:
             return None
-        cluster, service = self._line.cluster, f"{self._name}-controller"
-        if "KUBERNETES_SERVICE_HOST" in os.environ:
-            url = f"http://{service}.{cluster.namespace}:{METRICS_PORT}/{path}"
-            try:
-                with DIRECTLY.open(url, timeout=ANSWER_S) as answer:
-                    return answer.read(), kind
-            except (OSError, http.client.HTTPException) as error:
-                raise _unanswered(self._name, str(error) or type(error).__name__) from error
-        there = f"/api/v1/namespaces/{cluster.namespace}/services/{service}:metrics/proxy/{path}"
         try:
-            return self._line.ask(cluster.read(there), f"the controller of {self._name}"), kind
-        except Error as error:
-            raise _unanswered(self._name, error.why) from error
+            asked = figures(self._line.cluster, self._name, path)
+            return self._line.ask(asked, f"the controller of {self._name}"), kind
+        except ConnectionError as error:
+            raise _unanswered(self._name, str(error)) from error
 
     def output(self, rank: int, _attempt: int | None, node: str | None) -> RankOutput:
         """What its pod has printed, and what was kept of pods that are gone; all attempts are in

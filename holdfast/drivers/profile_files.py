@@ -17,6 +17,7 @@ from holdfast.profiling.merge import RankTrace, ahead_us, collective_ends, moved
 from holdfast.profiling.trace import read
 
 LEVEL = 6
+TEXT_BYTES = 256 << 20  # of a trace; agents keep none of more than half of that
 
 
 class _Stamped(msgspec.Struct):
@@ -68,6 +69,9 @@ def _about(path: Path, rank: int, label: str) -> RankTrace:
 def _text(path: Path) -> bytes:
     try:
         with gzip.open(path, "rb") as file:
-            return file.read()
+            text = file.read(TEXT_BYTES + 1)
     except (EOFError, zlib.error) as error:
         raise ValueError(f"{path}: {error}") from error
+    if len(text) > TEXT_BYTES:
+        raise ValueError(f"{path}: it has more than {TEXT_BYTES >> 20} MiB")
+    return text

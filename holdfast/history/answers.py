@@ -8,8 +8,10 @@ A controller in a cluster answers them beside its metrics, the page answers them
 
 import re
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.history.ranks import read_ranks
 from holdfast.history.steps import read_curve
@@ -18,6 +20,7 @@ CURVE = "curve.bin"
 RANKS = "ranks.bin"
 POINTS_MAX = 4000
 STEP_MAX = 1 << 52
+VALUE_BYTES = 2  # of a rank at one time
 QUESTION = re.compile("(curve|ranks)/[a-z0-9_]+/[a-z0-9]+(/[0-9]+)?")
 JSON, BINARY = "application/json", "application/octet-stream"
 
@@ -26,6 +29,39 @@ def kind_of_answer(path: str) -> str | None:
     """The type of the answer to such a question; None if it is none."""
     found = QUESTION.fullmatch(path.strip("/"))
     return {None: None, "curve": JSON, "ranks": BINARY}[found[1] if found else None]
+
+
+class _CurveAnswer(msgspec.Struct):
+    """As `Curve` is told."""
+
+    first: int
+    last: int
+    step: list[int]
+    at: list[float]
+    attempt: list[int]
+    low: dict[str, list[float | None]]
+    high: dict[str, list[float | None]]
+    mean: dict[str, list[float | None]]
+
+
+class _RanksHead(msgspec.Struct):
+    """As `RankPicture` is told, before the values."""
+
+    ranks: Annotated[int, Meta(ge=0)]
+    at: list[float]
+    span_s: list[float]
+    attempt: list[int]
+
+
+def require_answer(path: str, content: bytes) -> None:
+    """That this can be the answer to such a question, whole. Raises `ValueError`."""
+    if kind_of_answer(path) == JSON:
+        msgspec.json.decode(content, type=_CurveAnswer)
+        return
+    first, _, values = content.partition(b"\n")
+    head = msgspec.json.decode(first, type=_RanksHead)
+    if len(values) != VALUE_BYTES * head.ranks * len(head.at):
+        raise ValueError(f"{len(values)} bytes are not the values of {head.ranks} ranks")
 
 
 def told(folder: Path, path: str) -> tuple[bytes, str] | None:

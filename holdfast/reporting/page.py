@@ -190,7 +190,7 @@ def _changes(report: JobReport) -> str:
     if found is None:
         why = report.changes_missing
         return f'<p class="soft">{escaped(why)}.</p>' if why else ""
-    settings = "\n".join(one.setting for one in found.changes if one.recommended)
+    settings = "\n".join(words.settings(found.changes))
     return "\n".join(
         [
             f'<p class="advised">{escaped(found.verdict)}</p>',

@@ -187,6 +187,15 @@ def changes(found: Sequence[ComparedSetting]) -> Rows:
     ]
 
 
+def settings(found: Sequence[ComparedSetting]) -> list[str]:
+    """What is to be written into the job file: of values of a key the one that gains most."""
+    best = dict[str, str]()
+    for one in sorted(found, key=lambda one: one.gain):
+        if one.recommended:
+            best[one.setting.partition(":")[0]] = one.setting
+    return list(best.values())
+
+
 def inputs(report: JobReport) -> Iterator[tuple[str, str]]:
     """What the simulator was given."""
     if report.changes is None:

@@ -27,8 +27,11 @@ from holdfast.profiles import (
     RankProfile,
     StepsProfiled,
     TakeProfile,
+    TakeTracePart,
+    TracePart,
 )
 from holdfast.profiling.advice import advice
+from holdfast.shell.trace_parts import TraceParts
 
 AHEAD_S = 1.5  # in which all nodes hear of it
 STEPS_S = 60.0  # for steps of unknown length
@@ -59,7 +62,7 @@ class ProfileCollection:
         self,
         state: State,
         progress: ProgressReducer,
-        send: Callable[[str, TakeProfile], None],
+        send: Callable[[str, TakeProfile | TakeTracePart], None],
         put: Callable[..., None],
         lateness: Callable[[], Mapping[int, float]],
     ) -> None:
@@ -67,6 +70,7 @@ class ProfileCollection:
         self._lateness = lateness
         self._watch = PaceWatch(state.limits.profile_slowdown)
         self._round: _Round | None = None
+        self.parts = TraceParts(state, send)
 
     def ask(self, wish: ProfileWish, connected: Collection[str], now: float, reply: Reply) -> None:
         """Somebody wants one."""
@@ -122,9 +126,12 @@ class ProfileCollection:
         name = f"{AUTOMATIC}{order.attempt}-step-{order.step}"
         self.ask(ProfileWish(id=name, ranks=(0,), slowest=True), connected, now, told)
 
-    def answered(self, node: str, answer: ProfileTaken) -> None:
+    def answered(self, node: str, answer: ProfileTaken | TracePart) -> None:
         """What a node says."""
         doing = self._round
+        if isinstance(answer, TracePart):
+            self.parts.answered(node, answer)
+            return
         if doing is None or answer.id != doing.wish.id or node not in doing.waiting:
             return
         own = doing.waiting.pop(node)
@@ -134,12 +141,14 @@ class ProfileCollection:
 
     def gone(self, node: str) -> None:
         """Its connection is gone, and the answer with it."""
+        self.parts.gone(node)
         if self._round is not None and node in self._round.waiting:
             self._without(self._round.waiting.pop(node), "the connection to its node was lost")
             self._end_if_whole()
 
     def look(self, now: float) -> None:
         """Who has had enough time is not waited for any longer."""
+        self.parts.look(now)
         doing = self._round
         if doing is not None and now >= doing.until:
             for node in list(doing.waiting):

@@ -50,14 +50,14 @@ from holdfast.messages import (
     ToController,
     VersionPrepared,
 )
-from holdfast.profiles import ProfileTaken
+from holdfast.profiles import ProfileTaken, TracePart
 from holdfast.shell.nodes import Wire
 from holdfast.shell.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4_096  # connections that wait to be accepted: a whole job may come back at once
-OPEN_S = 20.0  # for a connection to become that of an agent; the command line asks and goes
+OPEN_S = 20.0  # for a connection to become that of an agent, or of the command line
 CLOSE_S = 5.0  # for the other end to answer that it is closed
 DIGEST_S = 0.02  # reports that arrive within this time are decoded together
 DIGEST_COUNT = 500  # at once, then others have their turn
@@ -370,6 +370,7 @@ class Connection(asyncio.Protocol):
                 | VersionPrepared()
                 | AskCode()
                 | ProfileTaken()
+                | TracePart()
             ):
                 if self.node:
                     listener.answered(self.node, message)
@@ -377,13 +378,17 @@ class Connection(asyncio.Protocol):
                 if message.node == self.node:
                     listener.report(message)
             case _:
+                self._is_known()  # some questions take an hour to be answered
                 listener.client(message, self.send)
+
+    def _is_known(self) -> None:
+        if self._timer is not None and self._protocol.state is Stage.OPEN:
+            self._timer.cancel()
 
     def _hello(self, hello: Hello) -> None:
         if self.node:
             raise msgspec.ValidationError(f"{self.node} says hello again")
-        if self._timer is not None:
-            self._timer.cancel()
+        self._is_known()
         if self._server.listener.hello(self, hello):
             self.node = hello.node
         else:

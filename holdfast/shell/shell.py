@@ -67,7 +67,7 @@ from holdfast.messages import (
     UpdateJob,
     VersionPrepared,
 )
-from holdfast.profiles import AskProfile, ProfileTaken
+from holdfast.profiles import AskProfile, ProfileTaken, TracePart
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
@@ -245,7 +245,7 @@ class Shell:
                 self.nodes.send(node, self.code_part(answer))
             case VersionPrepared():
                 self.preparation.answered(node, answer, self._clock())
-            case ProfileTaken():
+            case ProfileTaken() | TracePart():
                 self.profiles.answered(node, answer)
             case _:
                 pass  # of a journal that was asked for before this controller began

@@ -51,7 +51,7 @@ from holdfast.messages import (
     WorkersStarted,
     WorkersStopped,
 )
-from holdfast.profiles import TakeProfile
+from holdfast.profiles import TakeProfile, TakeTracePart
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.group_faults import REPEAT_S, opened, repeated
@@ -294,7 +294,7 @@ class SimulatedAgent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | CodePart():
+            case GiveJournal() | LookForApi() | CodePart() | TakeTracePart():
                 pass
             case TakeProfile():
                 profile(message, self, self._env, self._truth, self._up)

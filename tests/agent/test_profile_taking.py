@@ -21,7 +21,14 @@ from holdfast.agent.profile_taking import FOLDER, ProfileTaking
 from holdfast.agent.read_trace import TraceReading, found_in
 from holdfast.page import Page
 from holdfast.profile_slot import ProfileNotes
-from holdfast.profiles import AUTOMATIC, ProfileTaken, RankProfile, TakeProfile
+from holdfast.profiles import (
+    AUTOMATIC,
+    ProfileTaken,
+    RankProfile,
+    TakeProfile,
+    TakeTracePart,
+    TracePart,
+)
 from holdfast.step_profile import StepProfiler
 
 
@@ -98,6 +105,34 @@ def test_a_trace_is_read_compressed_and_kept_until_the_next(site: Site) -> None:
     kept = json.loads(gzip.decompress((site.folder / second.trace).read_bytes()))
     assert kept["holdfast"]["rank"] == 3 and len(kept["holdfast"]["ends_ns"]) == 2
     assert len(kept["traceEvents"]) == second.events
+
+
+def test_a_trace_is_handed_out_in_parts_and_nothing_else_is(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_taking, "TRACE_PART_BYTES", 3)
+    told = list[TracePart]()
+    monkeypatch.setattr(site.taking._parts.controller, "answer", told.append)
+    there = tmp_path / FOLDER / "a1"
+    there.mkdir(parents=True)
+    (there / "rank-3.json.gz").write_bytes(b"trace")
+    (there / "rank-4.json.gz").mkdir()
+
+    def part(offset: int, rank: int = 3) -> TracePart:
+        name = f"profiles/a1/rank-{rank}.json.gz"
+        asyncio.run(site.taking.hand_out(TakeTracePart(trace=name, offset=offset)))
+        assert (told[-1].trace, told[-1].offset) == (name, offset)
+        return told[-1]
+
+    assert [(part(at).data, part(at).size) for at in (0, 3, 9)] == [
+        (b"tra", 5),
+        (b"ce", 5),
+        (b"", 5),
+    ]
+    assert "another profile was taken meanwhile" in part(0, 7).why
+    assert "it is a folder" in part(0, 4).why
+    asyncio.run(site.taking.hand_out(TakeTracePart(trace="")))
+    assert told[-1].why == "it has no name"
 
 
 def test_who_cannot_be_profiled_is_told_of_at_once(site: Site) -> None:

@@ -1,6 +1,7 @@
 """Jobs in a cluster through the command line: real processes there, real HTTP between."""
 
 import copy
+import gzip
 import json
 import os
 import re
@@ -57,9 +58,10 @@ class Site:
                 "nodes": 2, "workers_per_node": 1, **keys}  # fmt: skip
         self.file.write_text(json.dumps(said))
 
-    def start(self, *words: str, **variables: str) -> Warm:
+    def start(self, *words: str, folder: Path | None = None, **variables: str) -> Warm:
         """`holdfast WORDS --on kubernetes`."""
-        return warm.start(*words, env={**self.env, "HOLDFAST_ON": "kubernetes", **variables})
+        env = {**self.env, "HOLDFAST_ON": "kubernetes", **variables}
+        return warm.start(*words, env=env, folder=folder)
 
     def holdfast(self, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         """The same, to its end."""
@@ -223,12 +225,19 @@ def test_the_nodes_of_a_job_in_a_cluster_are_profiled_and_repeat_a_step_and_it_g
         return any(tier["step"] for tier in now["checkpoints"]) and (now["step"] or 0) > 30
 
     site.until(has_saved)
-    [measured] = site.answer("profile", "gpt", "--steps", "2")["ranks"]
+    merged = site.folder / "trace.json.gz"
+    found = site.answer("profile", "gpt", "--steps", "2", "--output", str(merged))
+    [measured] = found["ranks"]
     assert measured["steps"] == 2 and measured["parts"]["compute"] > 0, measured
-    shown = site.holdfast("profile", "gpt", "--steps", "1")
-    assert "try first: " in shown.stdout and "kubectl exec gpt-" in shown.stderr, shown
-    copied = site.holdfast("profile", "gpt", "--output", str(site.folder / "trace.json.gz"))
-    assert copied.returncode == 2 and "traces stay on their nodes" in copied.stderr
+    assert found["trace"] == str(merged)
+    events = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert "rank 0 · steps" in names and any(e["name"].startswith("aten::") for e in events)
+    shown = site.start("profile", "gpt", "--steps", "1", folder=site.folder)
+    out, said = shown.communicate(timeout=PATIENCE_S)
+    assert "try first: " in out and "trace: gpt-profile.json.gz" in out, (out, said)
+    left = {path.name for path in site.folder.glob("*.json.gz*")}
+    assert left == {"trace.json.gz", "gpt-profile.json.gz"} and "kubectl" not in said
     told = site.answer("replay", "gpt", "--step", "30")
     assert (told["job"], told["step"], told["verdict"]) == ("gpt", 30, "genuine"), told
     missing = site.holdfast("replay", "gpt", "--step", "30", "--on", "other")

@@ -1,11 +1,13 @@
 """The page of a cluster: what controllers publish there, to whoever the cluster lets see it."""
 
 import asyncio
+import contextlib
+import itertools
 import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +15,20 @@ from typing import Any
 import pytest
 
 import recorded_job
+from holdfast.dashboard import controller_figures
 from holdfast.dashboard.cluster import Inquiry
 from holdfast.dashboard.cluster_site import POD_LINES, ClusterSite
 from holdfast.dashboard.job_record import LOG_LINES
 from holdfast.dashboard.tokens import Tokens
 from holdfast.drivers import records
-from holdfast.drivers.kubernetes.cluster import ApiError
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError
 from holdfast.drivers.kubernetes.remote import Look
 from holdfast.errors import Error
 from tests.browser.serving import ServedPage
 from tests.dashboard.publishing import published
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.seen import pod
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -58,8 +61,25 @@ def test_a_job_of_a_cluster_is_shown_as_one_of_this_machine(
         silent = page.ask("/api/jobs/gpt/figures/curve/0/end/100")
         assert silent[0] == 500 and "controller-silent" in silent[1]
         assert page.ask("/api/jobs/other")[0] == 404
+        _another_of_that_name(it, page)
     finally:
         page.close()
+
+
+def _another_of_that_name(it: FakeCluster, page: ServedPage) -> None:
+    """The job is deleted, and one of its name submitted whose controller says nothing yet."""
+
+    def replaced(it: FakeCluster) -> None:
+        file = it.store.get(CONFIG_MAPS, "default", "gpt-job")
+        for body in it.store.all(CONFIG_MAPS, "default"):
+            it.store.delete(CONFIG_MAPS, "default", body["metadata"]["name"], grace_s=0)
+        it.server.skew_s += 60.0
+        meta = {"name": "gpt-job", "labels": file["metadata"]["labels"]}
+        it.store.create(CONFIG_MAPS, "default", {"metadata": meta, "data": file["data"]})
+
+    it.do(replaced)
+    assert until(lambda: "record-incomplete" in page.ask("/api/jobs/gpt")[1])
+    assert page.ask("/api/jobs/gpt/incidents/1")[0] == 500, "of the one before nothing is shown"
 
 
 def test_a_report_of_a_job_of_a_cluster_is_that_of_its_folder(
@@ -119,33 +139,86 @@ def test_output_of_a_rank_is_read_from_its_pod_alone(
     assert len(read) == 3
 
 
-def test_a_controller_that_talks_nonsense_is_said_and_no_proxy_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list[str]()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+class Behind:
+    """What has got behind the Service of a controller: it says one thing, to whoever connects."""
 
-        def found(host: str, *_: object, **__: object) -> list[Any]:
-            asked.append(host)
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
-
-        def answer() -> None:
-            line, _ = server.accept()
-            with line:
-                line.recv(4096)
-                line.sendall(b"nonsense\r\n\r\n")
-
-        monkeypatch.setattr(socket, "getaddrinfo", found)
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, says: Iterable[bytes], *, stays: bool = False
+    ) -> None:
+        self.asked: list[str] = []
+        self._says, self._stays = says, stays
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        monkeypatch.setattr(socket, "getaddrinfo", self._found)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
         monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
-        threading.Thread(target=answer, daemon=True).start()
-        line = SimpleNamespace(cluster=SimpleNamespace(namespace="default"))
-        site = ClusterSite(line, tmp_path / "gpt")
-        with pytest.raises(Error) as raised:
-            site.figures("curve/0/end/100")
-    assert raised.value.slug == "controller-silent" and "nonsense" in raised.value.why
-    assert asked == ["gpt-controller.default"]
+        self._thread = threading.Thread(target=self._answer)
+        self._thread.start()
+
+    def _found(self, host: str, *_: object, **__: object) -> list[Any]:
+        self.asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", self.port))]
+
+    def _answer(self) -> None:
+        line, _ = self._server.accept()
+        with line, contextlib.suppress(OSError):
+            line.recv(4096)
+            for piece in self._says:
+                line.sendall(piece)
+            while self._stays and line.recv(4096):
+                pass
+
+    def why(self, folder: Path, path: str) -> str:
+        """Why the page has no such figures; nobody else may have been asked."""
+
+        async def story() -> Error:
+            line = Inquiry(SimpleNamespace(namespace="default"), asyncio.get_running_loop())  # type: ignore[arg-type]
+            with pytest.raises(Error) as raised:
+                await asyncio.to_thread(ClusterSite(line, folder / "gpt").figures, path)
+            return raised.value
+
+        try:
+            told = asyncio.run(story())
+            self._thread.join(PATIENCE_S)
+        finally:
+            self._server.close()
+        assert told.slug == "controller-silent" and self.asked == ["gpt-controller.default"]
+        return told.why
+
+
+OK = b"HTTP/1.1 200 OK\r\n\r\n"
+CHUNKED = OK[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
+HEAD = b'{"ranks":4,"at":[1.0],"span_s":[1.0],"attempt":[1]}'
+
+
+@pytest.mark.parametrize(
+    ("path", "says", "why"),
+    [
+        ("curve/0/end/100", [b"nonsense\r\n\r\n"], "nonsense"),
+        ("curve/0/end/100", [b"half a head"], "its answer cannot be read"),
+        ("curve/0/end/100", [OK, b"<html>sign in</html>"], "its answer cannot be read"),
+        ("curve/0/end/100", [OK, b'{"first":0,"last":9,"step":"x"}'], "Expected `array`"),
+        ("ranks/late/best", [OK, HEAD + b"\n1234567"], "7 bytes are not the values of 4 ranks"),
+        ("ranks/late/best", [OK, HEAD.replace(b"4", b"-4", 1) + b"\n"], "cannot be read"),
+        ("ranks/late/best", [CHUNKED, b"34\r\n", HEAD, b"\n\r\n2\r\nab\r\n0\r\n"], "2 bytes"),
+        ("ranks/late/best", [CHUNKED, b"x\r\n"], "its answer cannot be read"),
+        ("curve/0/end/100", [b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\n\r\n"], "302"),
+        ("curve/0/end/100", itertools.chain([OK], itertools.repeat(b"1" * 65536)), "more than 1 M"),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_of_a_controller_is_said_and_nobody_else_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, says: Iterable[bytes], why: str
+) -> None:
+    monkeypatch.setattr(controller_figures, "FIGURES_BYTES", 1 << 20)
+    assert why in Behind(monkeypatch, says).why(tmp_path, path)
+
+
+def test_a_controller_that_says_nothing_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_figures, "FIGURES_S", 0.1)
+    behind = Behind(monkeypatch, (), stays=True)
+    assert behind.why(tmp_path, "curve/0/end/100") == "no answer within 0.1 s"
 
 
 def test_what_takes_too_long_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:

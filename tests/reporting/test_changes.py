@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import recorded_job
 from holdfast.dashboard.job_record import JobLook, JobRecord
 from holdfast.goodput.formulas import mttf_s, optimal_interval_s
-from holdfast.reporting import changes
+from holdfast.reporting import changes, words
 from holdfast.reporting.changes import what_to_change
 from holdfast.reporting.measured import modelled
 from holdfast.reporting.shapes import ComparedSetting, WhatToChange
@@ -150,3 +151,15 @@ def test_patience_ends_the_comparison_but_leaves_enough_worlds(
     found = answer(seen)
     assert found.worlds_count == 3 * changes.SEEDS_LEAST * len(found.changes)
     assert found == answer(seen), "the same journal, the same answer"
+
+
+def test_of_two_values_of_a_key_the_better_one_is_to_be_written_down() -> None:
+    setting = ComparedSetting(
+        what="", setting="snapshots: {every_steps: 9}", ettr=0.9, ettr_low=0.9, ettr_high=0.9,
+        gain=0.2, gain_low=0.1, gain_high=0.3, recommended=True,
+    )  # fmt: skip
+    less = msgspec.structs.replace(setting, setting="snapshots: {every_steps: 2}", gain=0.1)
+    spare = msgspec.structs.replace(less, setting="nodes: {spares: 1}")
+    doubtful = msgspec.structs.replace(spare, setting="nodes: {spares: 2}", recommended=False)
+    told = words.settings([setting, less, spare, doubtful])
+    assert sorted(told) == [spare.setting, setting.setting]

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from holdfast.controller import Limits
 from holdfast.controller.phases import Phase
 from holdfast.events import Milestone, Progress
 from holdfast.messages import Report, ToClient, WorkerReport
 from holdfast.profiles import (
+    AUTOMATIC,
     AskProfile,
     ProfileReply,
     ProfileTaken,
@@ -17,8 +19,12 @@ from holdfast.profiles import (
     StepParts,
     StepsSlowed,
     TakeProfile,
+    TakeTracePart,
+    TracePart,
+    TraceWish,
 )
 from holdfast.shell.profile_collection import AHEAD_S, LONGEST_S, PATIENCE, READ_S, STEPS_S
+from holdfast.shell.trace_parts import PART_S
 from tests.shell.scene import Scene, Wire
 
 DONE = [m for m in Milestone if m not in (Milestone.FINISHED, Milestone.OUTPUT)]
@@ -27,8 +33,9 @@ DONE = [m for m in Milestone if m not in (Milestone.FINISHED, Milestone.OUTPUT)]
 class Site:
     """A running job of two nodes with a rank each, and what was replied."""
 
-    def __init__(self) -> None:
-        self.scene = Scene()
+    def __init__(self, slowdown: float = 0.0) -> None:
+        self.scene = Scene(Limits(node_count=2, profile_slowdown=slowdown))
+        self.steps = 40
         self.a, self.b = self.scene.running("a", "b")
         self.replies: list[ToClient] = []
         self.report({"a": 0.0, "b": 0.0})
@@ -47,7 +54,7 @@ class Site:
             worker = WorkerReport(
                 rank=rank,
                 pid=1,
-                progress=Progress(step=40),
+                progress=Progress(step=self.steps),
                 milestones=dict.fromkeys(DONE, 1.0),
                 step_time_s=step_s or None,
             )
@@ -188,9 +195,64 @@ def test_what_the_controller_wants_itself_comes_back_as_a_note() -> None:
     assert len(site.orders(site.a)) == 1
 
 
+def test_steps_are_slow_by_what_nodes_report_and_profiled_once() -> None:
+    """A slow minute is none, nor are those in which somebody else has them profiled."""
+    site = Site(slowdown=0.2)
+
+    def train(step_s: float, minutes: int) -> int:
+        for _ in range(60 * minutes):
+            site.steps, site.scene.now = site.steps + 1, site.scene.now + 1.0
+            site.report({"a": step_s, "b": step_s})
+        return len(site.scene.state.notes)
+
+    assert train(1.0, 3) == 0 and train(3.0, 1) == 0 and train(1.0, 3) == 0
+    site.ask(0, name="mine")
+    assert train(3.0, 2) == 0
+    site.answer("a", 0, name="mine")
+    assert train(1.0, 2) == 0 and len(site.orders(site.a)) == 1
+    assert train(1.5, 3) == 1
+    mine, order = site.orders(site.a)
+    assert order.id.startswith(AUTOMATIC) and order.ranks == (0,)
+    site.answer("a", 0, name=order.id)
+    assert train(1.5, 5) == 2 and site.orders(site.a) == [mine, order]
+    slower, profiled = (note.text for note in site.scene.state.notes)
+    assert "50% slower than usual" in slower and profiled.startswith("a profile of rank 0 says")
+
+
 def test_a_profile_of_the_controller_that_fails_says_why() -> None:
     site = Site()
     site.ask(0)
     site.scene.shell.put(StepsSlowed(attempt=1, step=4, slower=0.3, step_s=1.3, usual_s=1.0))
     site.scene.settle()
     assert "could not be profiled: another profile" in site.scene.state.notes[-1].text
+
+
+def test_a_part_of_a_trace_comes_from_its_node_or_it_is_said_why_not(site: Site) -> None:
+    parts, told = site.scene.shell.profiles.parts, list[TracePart]()
+    named = {site.scene.state.nodes[node].name: node for node in ("a", "b")}
+
+    def ask(name: str, offset: int = 0, *, connected: tuple[str, ...] = ("a", "b")) -> None:
+        part = TakeTracePart(trace="profiles/a1/rank-0.json.gz", offset=offset)
+        wish = TraceWish(id="x", node=name, part=part)
+        parts.ask(wish, connected, site.scene.now, told.append)
+
+    first, second = named
+    ask(first, 7)
+    [order] = [one for one in site.a.sent if isinstance(one, TakeTracePart)]
+    good = TracePart(trace=order.trace, offset=7, size=9, data=b"xy")
+    site.scene.shell.answered("b", good)
+    site.scene.shell.answered("a", TracePart(trace=order.trace, offset=0))
+    assert told == [], "neither another node nor another part is an answer"
+    site.scene.shell.answered("a", good)
+    site.scene.shell.answered("a", good)
+    assert told == [good]
+    ask("c")
+    ask(second, connected=("a",))
+    ask(first)
+    parts.gone("a")
+    ask(second)
+    parts.look(site.scene.now + PART_S)
+    assert [one.why.removeprefix("its node ") for one in told[1:]] == [
+        "is gone, and its trace with it", "is not connected",
+        "the connection to its node was lost", "did not answer in time",
+    ]  # fmt: skip

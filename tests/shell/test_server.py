@@ -21,6 +21,7 @@ from holdfast.events import CheckpointCommitted, Store
 from holdfast.messages import (
     PROTOCOL,
     Ack,
+    AskStatus,
     Done,
     Fact,
     Hello,
@@ -309,16 +310,22 @@ def test_who_does_not_get_as_far_as_hello_is_dropped(
     with_server(test)
 
 
-def test_an_agent_is_not_dropped_for_being_there_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_and_who_waits_for_an_answer_are_not_dropped_for_being_there_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shell_server, "OPEN_S", 0.2)
 
     async def test(_server: Server, _ear: Ear, port: int) -> None:
-        async with dial(port) as agent, dial(port) as late:
+        async with dial(port) as agent, dial(port) as client, dial(port) as late:
             await send(agent, hello("m"))
             await receive(agent)
+            await send(client, AskStatus())
+            await receive(client)
             with pytest.raises(ConnectionClosed):
                 await receive(late)
             await answered(agent)
+            await send(client, AskStatus())
+            await receive(client)
 
     with_server(test)
 

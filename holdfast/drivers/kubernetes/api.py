@@ -221,9 +221,15 @@ class Api:
         """GET any path of the API: `/version`, `/apis`, ..."""
         return _json(await self._send(_Call("GET", path, query or {})))
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, most_bytes: int) -> bytes:
         """GET what is no object of the API, such as what a pod behind its proxy answers."""
-        return await self._send(_Call("GET", path, {}))
+        content = bytearray()
+        async with self._stream(path, {}, httpx2.Timeout(30.0, connect=5.0)) as response:
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > most_bytes:
+                    raise ApiError(0, "TooLarge", f"more than {most_bytes >> 20} MiB")
+        return bytes(content)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -53,7 +53,7 @@ from holdfast.drivers.notifier import Notifier
 from holdfast.drivers.otlp.telemetry import Telemetry
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
 from holdfast.messages import ChecksReply, Leave, StacksReply, UpdateJob
-from holdfast.profiles import ProfileReply, ProfileWish
+from holdfast.profiles import ProfileReply, ProfileWish, TracePart, TraceWish
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.preparation import Tried
@@ -111,7 +111,7 @@ class KubernetesDriver:
         owner = me.belongs.owner
         respondents = Respondents(
             self._asked_for_stacks, self._asked_for_checks, self._shell.checks.repetitions.ask,
-            self._asked_for_profile,
+            self._asked_for_profile, self._asked_for_trace_part,
         )  # fmt: skip
         self._stacks = PublishedStacks(cluster, request.name, owner, respondents)
         self._code = ShippedCode(
@@ -344,6 +344,10 @@ class KubernetesDriver:
 
     def _asked_for_profile(self, wish: ProfileWish, reply: Callable[[ProfileReply], None]) -> None:
         self._shell.profiles.ask(wish, self._shell.nodes.connected, self._clock.now(), reply)
+
+    def _asked_for_trace_part(self, wish: TraceWish, reply: Callable[[TracePart], None]) -> None:
+        connected = self._shell.nodes.connected
+        self._shell.profiles.parts.ask(wish, connected, self._clock.now(), reply)
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""

@@ -3,7 +3,7 @@ profiles of running workers, for whoever asks from outside: by two ConfigMaps, l
 
 A question is an annotation on the job's ConfigMap, a word that nobody has used before; one that
 begins with `check-` asks for checks, after `replay-` it says what is to be repeated, and after
-`profile-` what is to be profiled, of which the answer has the figures and not the traces. It
+`profile-` what is to be profiled, and after `trace-` which part of a trace is to be handed out. It
 is ConfigMap `NAME-stacks` with the same word, and what was answered, compressed, as much as one
 ConfigMap may have. The command line never talks to the controller, so there is no other way.
 
@@ -27,7 +27,7 @@ from holdfast.drivers.kubernetes.manifests.names import STACKS
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.talk import Complaint, say
 from holdfast.messages import ChecksReply, ReplayReply, StacksReply
-from holdfast.profiles import ProfileReply, ProfileWish
+from holdfast.profiles import ProfileReply, ProfileWish, TracePart, TraceWish
 
 ANSWER_BYTES = 700_000  # compressed; with base64 that is less than a mebibyte
 WAIT_S = 75.0  # for all nodes to answer, or to be given up, and for the watch to tell of it
@@ -35,13 +35,16 @@ POLL_S = 0.5
 CHECKS_WAIT_S = 400.0  # agents give up their checks after 300 s
 ASKED, DATA = "asked", "stacks"  # keys of the ConfigMap
 REPLAY_WAIT_S = 3600.0  # some rounds of groups, ten minutes each at most
-CHECKS, REPLAY, PROFILE = "check-", "replay-", "profile-"  # how a word begins that asks for these
+PART_S = 40.0  # for a part of a trace
+# how a word begins that asks for these
+CHECKS, REPLAY, PROFILE, TRACE = "check-", "replay-", "profile-", "trace-"
 
 Ask = Callable[[Callable[[StacksReply], None]], None]
 AskChecks = Callable[[Callable[[ChecksReply], None]], None]
 Repeat = Callable[[StepsToRepeat, Callable[[ReplayReply], None]], None]
 Profile = Callable[[ProfileWish, Callable[[ProfileReply], None]], None]
-AnyAnswer = StacksReply | ChecksReply | ReplayReply | ProfileReply
+HandOut = Callable[[TraceWish, Callable[[TracePart], None]], None]
+AnyAnswer = StacksReply | ChecksReply | ReplayReply | ProfileReply | TracePart
 
 
 class _Answered(NamedTuple):
@@ -53,12 +56,13 @@ class _Answered(NamedTuple):
 
 class Respondents(NamedTuple):
     """Who knows the answers: `ask` has the workers looked at, `check` the machines of spares,
-    `repeat` a step repeated, and `profile` steps profiled."""
+    `repeat` a step repeated, `profile` steps profiled, and `hand_out` parts of traces sent."""
 
     ask: Ask
     check: AskChecks
     repeat: Repeat
     profile: Profile
+    hand_out: HandOut
 
 
 def stacks_name(job: str) -> str:
@@ -105,6 +109,8 @@ class PublishedStacks:
             self._repeat(word, answer)
         elif word.startswith(PROFILE):
             self._profile(word, answer, earlier=earlier)
+        elif word.startswith(TRACE):
+            self._hand_out(word, answer)
         else:
             self._by.ask(answer)
 
@@ -126,6 +132,14 @@ class PublishedStacks:
             answer(ProfileReply(refused=f"the request cannot be read: {error}"))
         else:
             self._by.profile(wish, answer)
+
+    def _hand_out(self, word: str, answer: Callable[[TracePart], None]) -> None:
+        try:
+            wish = msgspec.json.decode(word.removeprefix(TRACE), type=TraceWish)
+        except msgspec.MsgspecError as error:
+            answer(TracePart(trace="", offset=0, why=f"the request cannot be read: {error}"))
+        else:
+            self._by.hand_out(wish, answer)
 
     async def run(self) -> None:
         """Publish what is answered, for ever."""
@@ -183,6 +197,17 @@ async def ask_for_profile(
     if reply is None or isinstance(reply, ProfileReply):
         return reply
     return ProfileReply(refused="its controller is of a version of Holdfast without profiles")
+
+
+async def ask_for_trace_part(
+    cluster: Cluster, job: str, wish: TraceWish, wait_s: float = PART_S
+) -> TracePart | None:
+    """Likewise."""
+    reply = await _asked(cluster, job, TRACE + msgspec.json.encode(wish).decode(), wait_s)
+    if reply is None or isinstance(reply, TracePart):
+        return reply
+    why = "its controller is of a version of Holdfast that sends no traces"
+    return TracePart(trace=wish.part.trace, offset=wish.part.offset, why=why)
 
 
 async def _asked(cluster: Cluster, job: str, word: str, wait_s: float) -> AnyAnswer | None:

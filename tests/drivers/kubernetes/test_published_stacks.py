@@ -3,12 +3,13 @@
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from holdfast.digests import StepsToRepeat
-from holdfast.drivers.kubernetes import published_stacks
+from holdfast.drivers.kubernetes import fetched_traces, published_stacks
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS
 from holdfast.drivers.kubernetes.manifests.names import STACKS
@@ -24,7 +25,14 @@ from holdfast.drivers.kubernetes.published_stacks import (
 )
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.messages import ChecksReply, ReplayReply, StacksReply
-from holdfast.profiles import ProfileReply, ProfileWish, RankProfile
+from holdfast.profiles import (
+    TRACE_PART_BYTES,
+    ProfileReply,
+    ProfileWish,
+    RankProfile,
+    TracePart,
+    TraceWish,
+)
 from holdfast.stacks import StackGroup, ThreadStack
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
@@ -53,6 +61,21 @@ def _repeated(wish: StepsToRepeat, reply: Callable[[ReplayReply], None]) -> None
 
 def _profiled(wish: ProfileWish, reply: Callable[[ProfileReply], None]) -> None:
     reply(ProfileReply(ranks=(RankProfile(rank=wish.ranks[0], steps=wish.steps),)))
+
+
+TRACE = bytes(range(256)) * 4_000  # of two parts
+LARGE = 5  # a rank whose trace is larger than what is fetched
+
+
+def _handed_out(wish: TraceWish, reply: Callable[[TracePart], None]) -> None:
+    part, rank = wish.part, wish.part.trace.partition("rank-")[2]
+    told = TracePart(trace=part.trace, offset=part.offset)
+    if rank.startswith("1."):
+        reply(msgspec.structs.replace(told, why="its node is gone, and its trace with it"))
+        return
+    data = TRACE[part.offset : part.offset + TRACE_PART_BYTES]
+    size = fetched_traces.TRACES_BYTES if rank.startswith(f"{LARGE}.") else len(TRACE)
+    reply(msgspec.structs.replace(told, size=size, data=data))
 
 
 def _mute(_: Reply) -> None:
@@ -91,7 +114,11 @@ def played(story: Callable[[FakeCluster, Api], Awaitable[None]], *, answers: boo
             uid = (await it.api().get(CONFIG_MAPS, "run-job"))["metadata"]["uid"]
             api = it.api(account="run-controller")
             asks = Respondents(
-                answer if answers else _mute, lambda reply: reply(CHECKED), _repeated, _profiled
+                answer if answers else _mute,
+                lambda reply: reply(CHECKED),
+                _repeated,
+                _profiled,
+                _handed_out,
             )
             there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, asks)
             wishes = Wishes(api, "run", lambda _by, _now: None, there.wanted)
@@ -131,6 +158,48 @@ def test_whoever_asks_gets_what_the_controller_answers_to_just_that() -> None:
     played(story)
 
 
+def test_traces_come_part_by_part_and_of_those_that_do_not_nothing_is_left(tmp_path: Path) -> None:
+    ranks = [
+        RankProfile(rank=rank, node="n", trace=f"profiles/a1/rank-{rank}.json.gz")
+        for rank in (0, 1, LARGE, 6)
+    ]
+
+    async def story(_: FakeCluster, api: Api) -> None:
+        stayed = await fetched_traces.fetch(api, "run", ranks, tmp_path)
+        assert stayed.keys() == {1, LARGE} and "is gone" in stayed[1]
+        assert stayed[LARGE] == "it has 32.0 MiB; of 32.0 MiB 31.0 MiB are left"
+
+    played(story)
+    came = {path.name: path.read_bytes() for path in (tmp_path / "profiles/a1").iterdir()}
+    assert came == {"rank-0.json.gz": TRACE, "rank-6.json.gz": TRACE}
+
+
+def test_a_part_whose_word_another_was_written_over_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = RankProfile(rank=0, node="n", trace="profiles/a1/rank-0.json.gz")
+    asked = list[TraceWish]()
+
+    async def ask(cluster: Api, job: str, wish: TraceWish) -> TracePart | None:
+        asked.append(wish)
+        lost = len(asked) % 2 == 1
+        return None if lost else await published_stacks.ask_for_trace_part(cluster, job, wish)
+
+    async def never(*_: object) -> None:
+        return None
+
+    async def story(_: FakeCluster, api: Api) -> None:
+        monkeypatch.setattr(fetched_traces, "ask_for_trace_part", ask)
+        assert await fetched_traces.fetch(api, "run", [one], tmp_path) == {}
+        monkeypatch.setattr(fetched_traces, "ask_for_trace_part", never)
+        stayed = await fetched_traces.fetch(api, "run", [one], tmp_path)
+        assert stayed == {0: "its controller does not answer"}
+
+    played(story)
+    assert len({wish.id for wish in asked}) == len(asked) == 4
+    assert (tmp_path / one.trace).read_bytes() == TRACE
+
+
 def test_without_an_answer_in_time_there_is_none_whatever_lies_there() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         meta = {"name": "run-stacks"}
@@ -163,7 +232,7 @@ def test_a_controller_that_begins_again_takes_no_profile_again(answered: bool) -
             taken.append(wish)
             _profiled(wish, reply)
 
-        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, profile)
+        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, profile, _handed_out)
         second = PublishedStacks(it.api(account="run-controller"), "run", OWNER, asks)
         await second.load()
         second.wanted(word)
@@ -178,7 +247,7 @@ def test_a_controller_that_begins_again_takes_no_profile_again(answered: bool) -
 
 def test_what_could_not_be_seen_when_it_began_is_taken_for_an_old_word() -> None:
     async def story(it: FakeCluster, _: Api) -> None:
-        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, _profiled)
+        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, _profiled, _handed_out)
         second = PublishedStacks(it.api(account="nobody"), "run", OWNER, asks)
         await second.load()
         for name in ("a1", "a2"):

@@ -35,6 +35,7 @@ class RunningJob:
         self.file.write_text(yaml.safe_dump(spec))
         self.terminal = home.parent / "terminal.txt"
         self.process: Warm | None = None
+        self.by = Warm  # the command line
 
     def start(self, *arguments: str) -> "RunningJob":
         """Run in the foreground of a process of its own."""
@@ -46,7 +47,7 @@ class RunningJob:
 
     def _holdfast(self, *arguments: str) -> "RunningJob":
         with self.terminal.open("ab") as terminal:
-            self.process = Warm(
+            self.process = self.by(
                 arguments,
                 stdout=terminal,
                 stderr=terminal,

@@ -7,20 +7,38 @@ import gzip
 import json
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.drivers import client
-from holdfast.profiles import ProfileWish
+from holdfast.profiles import AUTOMATIC, ProfileWish
+from holdfast.status import JobStatus
+from tests import more
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, guide, program, small
+from tests.end_to_end.local.short_blocks import BLOCK_S, WithShortBlocks
 from tests.patience import PATIENCE_S
 from tests.warm import holdfast, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 STEPS = 100_000  # never reached
+FAST_S, SLOW_S = 0.05, 0.5
+PACED = """
+import time
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with open("pace") as file:
+        time.sleep(float(file.read() or 0))
+"""
 PLAIN = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -127,3 +145,82 @@ def test_who_cannot_be_profiled_is_told_so_and_nothing_is_left(home: Path) -> No
     stop(job)
     ended = holdfast("profile", job.name)
     assert (ended.returncode, "job-not-running" in ended.stderr) == (4, True)
+
+
+class Paced:
+    """A job of one rank whose steps take as long as the test says; it is profiled when they take
+    five times as long."""
+
+    def __init__(self, home: Path) -> None:
+        self._pace = home.parent / "pace"
+        self.steps_take(FAST_S)
+        options: dict[str, Any] = {"framework": "pytorch", "warm": {"mode": "auto"}}
+        one: dict[str, Any] = {"nodes": 1, "workers_per_node": 1}
+        asked = {"monitoring": {"profile_slowdown": 4.0}, "workdir": str(home.parent)}
+        self.job = program(home, PACED, **options, **one, **asked)
+        self.job.by = WithShortBlocks
+        self.job.start()
+
+    def steps_take(self, seconds: float) -> None:
+        fresh = self._pace.with_suffix(".new")
+        fresh.write_text(str(seconds))
+        fresh.replace(self._pace)
+
+    def until(self, condition: Callable[[JobStatus], bool], what: str) -> JobStatus:
+        """As the job waits, but with fewer looks: minutes go by."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if (self.job.folder / "job.json").exists() and condition(status := self.job.status()):
+                return status
+            time.sleep(0.5)
+        raise AssertionError(f"{what}\n{self.notes()}\n{self.job.said()}")
+
+    def trains_for(self, seconds: float, attempt: int = 1) -> None:
+        """Until so much has been trained at the pace of now, in as many reports as that takes."""
+        pace_s = float(self._pace.read_text())
+        first = self.until(lambda s: s.attempt == attempt and bool(s.optimizer_steps), "steps")
+        last = (first.optimizer_steps or 0) + seconds / pace_s
+        self.until(lambda s: (s.optimizer_steps or 0) >= last, f"step {last}")
+
+    def notes(self) -> list[str]:
+        return [one.text for one in self.job.status().notes]
+
+
+@more.long
+def test_steps_that_become_slow_are_profiled_once_and_everybody_is_shown_why(home: Path) -> None:
+    site = Paced(home)
+    job, traced = site.job, site.job.folder / "profiles"
+    site.trains_for(5 * BLOCK_S)
+    site.steps_take(SLOW_S)
+    site.trains_for(2 * SLOW_S)
+    site.steps_take(FAST_S)
+    site.trains_for(3 * BLOCK_S)
+    asked = start("profile", job.name, "--json", "--steps", "40")
+    site.until(lambda _: traced.is_dir() and any(traced.iterdir()), "a profile under way")
+    site.steps_take(SLOW_S)
+    site.trains_for(26 * SLOW_S)  # longer than what is told of without a profile
+    assert asked.poll() is None
+    site.steps_take(FAST_S)
+    out, told = asked.communicate(timeout=PATIENCE_S)
+    assert asked.returncode == 0, told
+    mine = Path(json.loads(out)["trace"])
+    site.trains_for(2 * BLOCK_S)
+    assert site.notes() == [] and len(left(job)) == 2, "neither slow for once nor by a profile"
+    site.steps_take(SLOW_S)
+    site.until(lambda s: len(s.notes) >= 2, "the profile of slow steps")
+    slower, profiled = site.notes()
+    assert slower.startswith("steps have become ") and "slower than usual" in slower
+    assert profiled.startswith("a profile of rank 0 says compute ") and "try first: " in profiled
+    assert slower in holdfast("why", job.name).stdout
+    assert profiled in holdfast("why", job.name).stdout
+    (folder,) = traced.glob(f"{AUTOMATIC}1-step-*")
+    assert [path.name for path in folder.iterdir()] == ["rank-0.json.gz"] and mine.is_file()
+    site.steps_take(FAST_S)
+    os.kill(job.worker(0), signal.SIGKILL)
+    site.trains_for(3 * BLOCK_S, attempt=2)
+    site.steps_take(SLOW_S)
+    site.until(lambda s: len(s.notes) >= 3, "that it is slow again")
+    site.trains_for(2 * BLOCK_S, attempt=2)
+    assert len(site.notes()) == 3 and list(traced.glob(f"{AUTOMATIC}*")) == [folder]
+    stop(job)
+    assert len(job.incidents()) == 1 and job.status().attempt == 2, "the worker that was killed"

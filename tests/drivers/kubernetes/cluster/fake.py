@@ -77,6 +77,7 @@ class FakeCluster:
         self.http = Server(self.server.handle)
         self.lifecycle = machines.Lifecycle(self.store, self.pace)
         self.proxy = Proxy(self.store, self.network)
+        self.server.service = self.proxy.behind
 
     # ── start and end ─────────────────────────────────────────────────────────────────────────
 

@@ -46,7 +46,9 @@ PARTS = {  # subresources besides `status`
     "deployments": ("scale",),
     "replicasets": ("scale",),
 }
-ONLY_CREATED = frozenset(("selfsubjectaccessreviews", "selfsubjectreviews"))
+ONLY_CREATED = frozenset(
+    ("selfsubjectaccessreviews", "selfsubjectreviews", "subjectaccessreviews", "tokenreviews")
+)
 
 
 class Kinds:

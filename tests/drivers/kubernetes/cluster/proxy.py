@@ -93,6 +93,13 @@ class Proxy:
                 task.cancel()
             inner_writer.transport.abort()
 
+    def behind(self, namespace: str, name: str, port: str) -> Listening | None:
+        """Where a pod behind a Service listens, by the name of the port."""
+        service = self._store.find(SERVICES, namespace, name)
+        named = (p for p in service["spec"]["ports"] if p.get("name") == port) if service else ()
+        found = next(iter(named), None)
+        return self._target(service, found) if service and found else None
+
     def _target(self, service: Body, port: Body) -> tuple[str, int] | None:
         """Some ready pod and its port: any of them, whether it lives or only seems to."""
         selector = {"matchLabels": service["spec"].get("selector", {})}

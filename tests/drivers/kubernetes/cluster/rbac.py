@@ -2,7 +2,13 @@
 
 from typing import NamedTuple
 
-from holdfast.drivers.kubernetes.cluster import BINDINGS, CLUSTER_BINDINGS, CLUSTER_ROLES, ROLES
+from holdfast.drivers.kubernetes.cluster import (
+    BINDINGS,
+    CLUSTER_BINDINGS,
+    CLUSTER_ROLES,
+    ROLES,
+    SERVICE_ACCOUNTS,
+)
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.store import Store
 
@@ -36,6 +42,13 @@ class Access:
         if not token.startswith(ACCOUNT):
             raise RefusalError(401, "Unauthorized")
         return token.partition(BOUND)[0]
+
+    def reviewed(self, bearer: str) -> Body:
+        """The status of a TokenReview."""
+        name, _, account = bearer.partition(BOUND)[0].removeprefix(ACCOUNT).partition(":")
+        if not bearer.startswith(ACCOUNT) or not self._store.find(SERVICE_ACCOUNTS, name, account):
+            return {"authenticated": False}
+        return {"authenticated": True, "user": {"username": token(name, account)}}
 
     def check(self, user: str, wish: Wish) -> None:
         """Raises `RefusalError` (403) unless it is allowed."""

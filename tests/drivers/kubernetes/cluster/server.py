@@ -35,6 +35,7 @@ from tests.drivers.kubernetes.cluster.output import Extent
 from tests.drivers.kubernetes.cluster.rbac import Access, Wish, bound_to
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.selectors import Test, chosen
+from tests.drivers.kubernetes.cluster.service_proxy import Find, service_behind
 from tests.drivers.kubernetes.cluster.store import Event, Store, written
 from tests.drivers.kubernetes.cluster.webhooks import Webhooks
 
@@ -67,6 +68,7 @@ class ApiServer:
         self.calls: list[tuple[str, str]] = []  # verb and kind of every call
         self.cut_off: set[str] = set()  # UIDs of pods that we hear nothing of
         self.told = 0  # the newest version that a bookmark was sent of
+        self.service: Find = lambda _namespace, _name, _port: None  # a pod behind a Service
         self._logs = logs
         self._pages: dict[str, tuple[int, list[Body]]] = {}
 
@@ -86,6 +88,10 @@ class ApiServer:
         return answer
 
     async def _answer(self, request: Request) -> Answer:
+        if (behind := service_behind(request.path)) is not None:
+            user = self.access.user(request.headers.get("authorization", ""))
+            self.access.check(user, behind.wish)
+            return await behind.answer(self.service)
         route = self._route(request.path)
         if route is None:
             return await self._about(request)
@@ -350,7 +356,10 @@ class ApiServer:
         )
 
     def _review(self, body: Body, user: str) -> Body:
-        """Whether the one who asks may do something."""
+        """Whose a token is; whether the one who asks, or who is named, may do something."""
+        if body["kind"] == "TokenReview":
+            return {**body, "status": self.access.reviewed(body["spec"]["token"])}
+        user = body["spec"].get("user", user)
         asked = body["spec"].get("resourceAttributes", {})
         part = asked.get("subresource", "")
         resource = asked.get("resource", "") + (f"/{part}" if part else "")
