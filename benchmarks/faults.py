@@ -2,6 +2,7 @@
 cause and rank?
 
     .venv/bin/python benchmarks/faults.py [--rounds N] [--only KIND ...] [--clean S] [--json]
+        [--step-timeout S]
 
 A DDP training of two ranks on two nodes (gloo, steps of 50 ms, benchmarks/scripts/faulty.py)
 suffers one fault after the other, each kind once a round on a rank and at a step drawn by chance,
@@ -11,7 +12,7 @@ slow ranks and spikes, which are only told, to the fact that tells them. A fault
 before the next fault is missed; an incident without a fault is a false alarm. Below the figures
 stands the confusion matrix: which cause was named how often for each kind. `--clean S` trains
 that long without faults and with noise instead: evaluations, garbage collection, a compilation,
-slow saves and reads.
+slow saves and reads. `--step-timeout S` sets `recovery.step_timeout_s` of the jobs.
 
 It runs in namespaces and control groups of its own (benchmarks/fault_stage.py), so that disks can
 be full and networks part; where these are not permitted, the kinds that need them are left out.
@@ -97,6 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--clean", type=float, default=0.0)
     parser.add_argument("--keep", type=Path, help="a folder, for the records of all jobs")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--step-timeout", type=float, help="recovery.step_timeout_s of the jobs")
     return parser.parse_args()
 
 
@@ -106,7 +108,7 @@ def _campaign(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Ro
     faults, false = [], 0
     for first in range(0, len(kinds), JOB_OF):
         batch = [Fault(kind, dice.randrange(2)) for kind in kinds[first : first + JOB_OF]]
-        false += _job(folder / str(first), batch)
+        false += _job(folder / str(first), batch, arguments.step_timeout)
         faults += [fault for fault in batch if not fault.refused]
         print(f"{len(faults)} of {len(kinds)} faults", file=sys.stderr)
     return _rows(faults), _note(faults, false)
@@ -116,17 +118,17 @@ def _shuffled(kinds: list[str], dice: random.Random) -> list[str]:
     return dice.sample(kinds, len(kinds))
 
 
-def _job(folder: Path, faults: list[Fault]) -> int:
+def _job(folder: Path, faults: list[Fault], step_timeout_s: float | None) -> int:
     """Let a job suffer these; returns how many incidents belong to none of them."""
     folder.mkdir()
     stage = Stage(folder)
     try:
-        return _suffered(stage, faults)
+        return _suffered(stage, faults, step_timeout_s)
     finally:
         stage.close()
 
 
-def _suffered(stage: Stage, faults: list[Fault]) -> int:
+def _suffered(stage: Stage, faults: list[Fault], step_timeout_s: float | None) -> int:
     folder = stage.folder
     for fault in faults:
         if why := stage.missing.get(KINDS[fault.kind].needs):
@@ -141,7 +143,8 @@ def _suffered(stage: Stage, faults: list[Fault]) -> int:
         step += KINDS[fault.kind].steps
     plan.write_text(json.dumps(orders))
     steps = step + 20
-    process = _start(stage, ["--plan", str(plan), "--steps", str(steps)])
+    words = ["--plan", str(plan), "--steps", str(steps)]
+    process = _start(stage, words, step_timeout_s)
     _attend(process, stage, plan, faults)
     incidents = _incidents(folder)
     for number, fault in enumerate(faults):
@@ -151,8 +154,13 @@ def _suffered(stage: Stage, faults: list[Fault]) -> int:
     return _matched([fault for fault in faults if KINDS[fault.kind].fact is None], incidents)
 
 
-def _start(stage: Stage, words: list[str]) -> "subprocess.Popen[bytes]":
+def _start(
+    stage: Stage, words: list[str], step_timeout_s: float | None = None
+) -> "subprocess.Popen[bytes]":
     folder = stage.folder
+    recovery: dict[str, Any] = {"max_restarts": 1000, "check_replicas_every": 10}
+    if step_timeout_s is not None:
+        recovery["step_timeout_s"] = step_timeout_s
     job = {
         "name": NAME,
         "script": str(SCRIPT),
@@ -160,7 +168,7 @@ def _start(stage: Stage, words: list[str]) -> "subprocess.Popen[bytes]":
         "checkpoints": {"shared": {"path": str(folder / "checkpoints"), "every_s": 2}},
         "nodes": {"count": 2, "spares": 1},
         "snapshots": {"every_steps": 1},
-        "recovery": {"max_restarts": 1000, "check_replicas_every": 10},
+        "recovery": recovery,
     }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     environment = {

@@ -430,6 +430,7 @@ class HangSuspected(Event, frozen=True, kw_only=True):
     step_s: float  # a median step; 0: unknown
     trained: bool  # each of them has done its first step in this attempt
     reported: bool = True  # by the script; else only steps of its optimizers are seen
+    overdue: bool = False  # nothing is named that might take so long (`recovery.step_timeout_s`)
     ranks: Ranks  # that have come least far, some of them
 
 

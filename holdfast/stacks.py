@@ -45,6 +45,7 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
     threads: tuple[ThreadStack, ...] = ()
     state: str = ""  # of the process: running, sleeping, stopped, disk-sleep, zombie
     why: str = ""
+    sleeps_in: str = ""  # function of the kernel in which the lowest waits, if it says so
     activity: Activity = Activity.UNKNOWN
 
     @property

@@ -87,7 +87,17 @@ async def _look(process: psutil.Process, turns: asyncio.Semaphore) -> StackGroup
         threads = await _process(process.pid, turns)
     except DumpError as error:
         return StackGroup(ranks=(), state=state, why=str(error))
-    return StackGroup(ranks=(), state=state, threads=tuple(threads[:MAX_THREADS]))
+    sleeps_in = _sleeps_in(process.pid) if state == psutil.STATUS_SLEEPING else ""
+    found = tuple(threads[:MAX_THREADS])
+    return StackGroup(ranks=(), state=state, threads=found, sleeps_in=sleeps_in)
+
+
+def _sleeps_in(pid: int) -> str:
+    """What its main thread waits in (proc_pid_wchan(5)); empty where the kernel does not say."""
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text().strip("0")
+    except OSError:
+        return ""
 
 
 async def _look_again(

@@ -55,6 +55,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replicas: bool = False  # also when the number of nodes changes, and nobody waits for a node
     nodes_each: int = 1  # of a replica: they train together or not at all
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
+    step_timeout_s: float = 0.0  # outside of named sections; 0: nothing was promised
     on_nan: str = "restart"  # or "stop", "ignore"
     skip_batches: int = 0  # that may be left out, in all
     stragglers: str = "off"  # or "tell", "replace"
@@ -87,6 +88,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             copies=job.snapshots.copies,
             batch=elastic.batch if elastic is not None else "",
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
+            step_timeout_s=recovery.step_timeout_s or 0.0,
             in_process=job.recovery.keeps_processes,
             replicas=job.recovery.mode == "replicas",
             nodes_each=job.recovery.nodes_each,

@@ -2,10 +2,12 @@
 
 A rank shows that it lives by completing a step or by going on to another phase. How long that may
 take is learned from the attempt itself: several median steps, and more than the longest pause so
-far, so that an evaluation every fifty steps is suspected once. Before its first step nothing is
-known of a rank, and compiling or loading may take minutes. A suspicion is cheap: it only has the
-workers looked at, and what is seen there decides (`diagnosis/hang.py`). While it is not confirmed,
-the next one comes after half as long again. Times are of one clock that never steps back.
+far, so that an evaluation every fifty steps is suspected once. Where the job file says how long a
+step may take at most (`step_timeout_s`), that is it, outside of what the script names. Before its
+first step nothing is known of a rank, and compiling or loading may take minutes. A suspicion is
+cheap: it only has the workers looked at, and what is seen there decides (`diagnosis/hang.py`).
+While it is not confirmed, the next one comes after half as long again. Times are of one clock that
+never steps back.
 """
 
 import math
@@ -31,6 +33,7 @@ LEARNED = 8  # steps, before which the first one says how long they may take
 KEPT = 512  # step times that the median is taken of
 SHORT_ROW = 32  # steps among which one long pause can be told from many steps
 STORAGE_PHASES = ("data", "snapshot")
+STEP_PHASES = ("data", "step")
 LEFT = "finished"
 SHOWS_STEPS = frozenset((Milestone.ARRIVED, Milestone.STEPPED))
 TRAINS = frozenset((Milestone.FIRST_STEP, Milestone.STEPPED))
@@ -41,8 +44,8 @@ class HangWatch:
     """What is known of the progress of one attempt's ranks. One that has neither called `join()`
     nor been seen to step, or has left its loop, is not watched."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s  # then a last look is due
+    def __init__(self, timeout_s: float, step_timeout_s: float = 0.0) -> None:
+        self._timeouts_s = timeout_s, step_timeout_s or math.inf  # of anything, of a step
         self._begin_s = BEGIN_S
         self.begin(0, 0, 0.0)
 
@@ -90,7 +93,7 @@ class HangWatch:
     def suspect(self, now: float) -> HangSuspected:
         """Who that is."""
         stands_s, still = self.stands_s(now), self._still(now)
-        ahead = [at - stands_s for at in (*DECISIVE_S, self._timeout_s) if at > stands_s]
+        ahead = [at - stands_s for at in (*DECISIVE_S, *self._timeouts_s) if at > stands_s]
         self._next = now + min([max(FLOOR_S, AGAIN * stands_s), *ahead])
         behind = self._behind(still)
         step = self._step[behind[0]]
@@ -102,6 +105,7 @@ class HangWatch:
             step_s=self.step_s,
             trained=all(self._trained[rank] for rank in still),
             reported=self._reported,
+            overdue=stands_s >= self._timeouts_s[1] and self._is_step(still),
             ranks=in_rows(behind[:NAMED]),
         )
 
@@ -119,7 +123,15 @@ class HangWatch:
             floor_s = max(floor_s, BEGIN_MIN_S, PAUSES * self._first_s)
         if any(self._marks[rank][1] == SECTION for rank in still):
             floor_s = max(floor_s, SECTION_FLOOR_S, PAUSES * self._section_s)
-        return max(floor_s, STEPS * self.step_s, PAUSES * self._longest_s)
+        usual_s = max(floor_s, STEPS * self.step_s, PAUSES * self._longest_s)
+        return min(usual_s, self._timeouts_s[1]) if self._is_step(still) else usual_s
+
+    def _is_step(self, still: Sequence[int]) -> bool:
+        """Whether these are in their steps, or wait for data, and nobody is in a section."""
+        known = self._reported and len(self._times) >= LEARNED
+        trained = known and all(self._trained[rank] for rank in still)
+        steps = trained and all(self._marks[rank][1] in STEP_PHASES for rank in still)
+        return steps and all(mark[1] != SECTION for mark in self._marks.values())
 
     def _behind(self, still: Sequence[int]) -> list[int]:
         """Of the ranks that stand still, those that have come least far."""

@@ -50,7 +50,7 @@ ADVICE: dict[str, str] = {
     "peer-lost": "Look at the nodes of the ranks that were lost, and at the network between them: "
     "nobody else has said why.",
     "hang": "Look where the named rank stood. If it works at something that takes long, put "
-    "that into `with run.section(...)` or raise recovery.hang_timeout_s.",
+    "that into `with run.section(...)`, or raise recovery.hang_timeout_s or step_timeout_s.",
     "hardware-fault": "The summary names the device and says what to do about the machine: drain "
     "it, then reset, reboot or replace. The job continues on a spare.",
     "corruption": "Run `holdfast check` on the named node before it is used again; where two ranks "

@@ -99,8 +99,8 @@ def _waves(suspects: Sequence[str], good: Sequence[str], size: int) -> Iterator[
 
 def _found(nodes: Iterable[str], size: int) -> Located:
     found = tuple(nodes)
-    which = "fails" if len(found) == 1 else "fail"
-    return Located(found, True, f"{_names(found)} {which} in every group of {size} it was tried in")
+    does, was = ("fails", "it was") if len(found) == 1 else ("fail", "they were")
+    return Located(found, True, f"{_names(found)} {does} in every group of {size} {was} tried in")
 
 
 def _not_again(groups: Sequence[set[str]]) -> Located:

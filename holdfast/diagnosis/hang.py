@@ -7,10 +7,11 @@ where it waits for data or storage, after half a minute; who computed without mo
 minute; who moved evaluates, or saves, and is given as long as the job file says, and so is who
 stands in a compiler: that may run for minutes, and ranks wait for each other's without moving. If
 all wait at one place the network may be back in a moment; where nodes cannot even connect to each
-other meanwhile (`apart`), it is given less. Of a script that does not report steps
-nobody knows whether it still trains, so it may work for as long as it likes. If one of those that
-wait moves, nobody waits for anybody. Workers that were all stopped, or that somebody debugs, do not
-hang.
+other meanwhile (`apart`), it is given less. Where the job file says how long a step may take
+(`overdue`), whoever is in one is given no more, unless it stands in a compiler. Of a script that
+does not report steps nobody knows whether it still trains, so it may work for as long as it likes.
+If one of those that wait moves, nobody waits for anybody. Workers that were all stopped, or that
+somebody debugs, do not hang.
 """
 
 import math
@@ -38,6 +39,9 @@ PLACES_SHOWN = 3
 STOPPED = ("stopped",)
 TRACED = ("tracing-stop",)
 IN_KERNEL = ("disk-sleep",)
+# Functions of the kernel in which a thread waits for another one, or for time to pass; in others it
+# waits for a file (of FUSE or Lustre, in the state of a sleeper), a socket, a pipe or a process.
+AMONG_THREADS = ("futex", "hrtimer_nanosleep", "do_nanosleep", "do_signal_stop", "ptrace_stop")
 QUIET = (Activity.STILL, Activity.BACKGROUND)
 ENDED = "the process has ended"
 # Functions of torch in which a rank waits for others.
@@ -191,6 +195,8 @@ def _by_activity(
         return told(
             Judgement.SLOW, f"No step: rank {compiling.rank} compiles {_at(compiling)}", 0.8
         )
+    if told.suspicion.overdue and not any(page.section for page in pages.values()):
+        return told(Judgement.HANG, summary, 0.8)
     still_s = BLIND_S if blind else _stillness_s(suspects, looks, finding)
     patience_s = _patience_s(most, told.suspicion, still_s)
     if not told.suspicion.reported and patience_s >= EXTERNAL_S:
@@ -217,15 +223,23 @@ def _stillness_s(
 
 
 def _is_outside(look: SeenRank) -> bool:
-    return _stands_in(look, EXTERNAL)
+    sleeps_in = look.group.sleeps_in
+    outside = bool(sleeps_in) and not sleeps_in.startswith(AMONG_THREADS)
+    return _stand_in(look.group.frames, EXTERNAL) or (outside and not _waits_in_torch(look))
+
+
+def _waits_in_torch(look: SeenRank) -> bool:
+    """For other ranks, or for a store: on sockets that no other program serves."""
+    return look.waits or _stand_in(look.group.frames[-1:], ("torch/distributed/",))
 
 
 def _compiles(look: SeenRank) -> bool:
-    return _stands_in(look, COMPILERS)
+    """Also a thread of autograd's may: of a backward pass on a GPU."""
+    return any(_stand_in(thread.frames, COMPILERS) for thread in look.group.threads)
 
 
-def _stands_in(look: SeenRank, files: tuple[str, ...]) -> bool:
-    return any(frame.partition(" (")[2].startswith(files) for frame in look.group.frames)
+def _stand_in(frames: Sequence[str], files: tuple[str, ...]) -> bool:
+    return any(frame.partition(" (")[2].startswith(files) for frame in frames)
 
 
 def _patience_s(most: Activity, suspicion: HangSuspected, still_s: float) -> float:
@@ -367,6 +381,7 @@ def _line(group: StackGroup) -> str:
     """One place, and who stood there."""
     ranks: Iterable[int] = each_of(group.ranks)
     who = _named(list(ranks)).lower()
-    did = ", ".join(filter(None, (group.state, group.activity.value)))
+    state = f"{group.state} in {group.sleeps_in}" if group.sleeps_in else group.state
+    did = ", ".join(filter(None, (state, group.activity.value)))
     frames = " < ".join(reversed(group.frames[-FRAMES_SHOWN:])) or group.why or "no stack"
     return f"{who} ({did}): {frames}"

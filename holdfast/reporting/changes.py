@@ -23,6 +23,7 @@ from holdfast.spec.spares import failed_share, spares_for
 
 SEEDS, SEEDS_LEAST = 8, 3
 PATIENCE_S = 10.0  # then the worlds that there are have to do
+ENOUGH_S = 60.0  # then nothing is said, if they are too few
 INCIDENTS = 20  # of a world, on average
 DAYS_MAX = 3650.0
 GAIN_LEAST = 0.001  # what is less is not worth a change
@@ -51,6 +52,9 @@ def what_to_change(look: JobLook) -> WhatToChange | str:
     settings = [_as_it_is(model.inputs), *_alternatives(model.inputs)]
     settings = [one._replace(price=_price(look, one)) for one in settings]
     ettrs = _lived_through(model, settings)
+    if ettrs is None:
+        few = f"fewer than {SEEDS_LEAST} worlds of each setting were done within {ENOUGH_S:g} s"
+        return f"worlds of {model.inputs.nodes} nodes take too long on this machine: {few}"
     rates = range(len(ettrs))
     first = [[row[0] for row in ettrs[rate]] for rate in rates]
     changes = []
@@ -128,20 +132,26 @@ def _spares(inputs: MeasuredInputs) -> list[int]:
 # ── worlds ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _lived_through(model: JobModel, settings: Sequence[JobSetting]) -> list[list[list[float]]]:
-    """ETTR by rate (expected, low, high), seed and setting."""
+def _lived_through(
+    model: JobModel, settings: Sequence[JobSetting]
+) -> list[list[list[float]]] | None:
+    """ETTR by rate (expected, low, high), seed and setting; None if that takes too long."""
     inputs = model.inputs
     rates = (inputs.rate_per_1000_node_days, inputs.rate_low, inputs.rate_high)
     plans = [
         [_plan(model, setting, per_1000_node_days(rate)) for setting in settings] for rate in rates
     ]
     found: list[list[list[float]]] = [[] for _ in rates]
-    until = time.monotonic() + PATIENCE_S
+    first = time.monotonic()
+    until = first + PATIENCE_S
     for seed in range(SEEDS):
         began = time.monotonic()
         for rows, own in zip(found, plans, strict=True):
-            pairs = zip(own, settings, strict=True)
-            rows.append([_ettr(capacity.run(plan, seed), plan, one) for plan, one in pairs])
+            rows.append([])
+            for plan, one in zip(own, settings, strict=True):
+                rows[-1].append(_ettr(capacity.run(plan, seed), plan, one))
+                if seed < SEEDS_LEAST and time.monotonic() > first + ENOUGH_S:
+                    return None
         now = time.monotonic()
         if seed + 1 >= SEEDS_LEAST and now + (now - began) > until:  # the next would take too long
             break

@@ -40,7 +40,7 @@ class HangDetection:
     ) -> None:
         self._state, self._progress, self._put = state, progress, put
         self._now = 0.0
-        self._watch = HangWatch(state.limits.hang_timeout_s)
+        self._watch = HangWatch(state.limits.hang_timeout_s, state.limits.step_timeout_s)
         self._looks = StackCollection(send, itertools.count(1, 2), LOOKS, APART_S)
         self._asked = StackCollection(send, itertools.count(2, 2))
         self._reachability = Reachability(state, put)

@@ -138,6 +138,10 @@ class Recovery(Section):
     hang_timeout_s: Seconds = 600.0
     """Workers without progress for this long hang, whatever they seem to do; one that stands still
     and does nothing hangs long before. Above the longest evaluation or save of the script."""
+    step_timeout_s: Seconds | None = None
+    """Longest that a step may take, with the wait for its data, in a script that has named all else
+    that takes long with `with run.section(...)`: a rank that computes or waits longer hangs,
+    compilers excepted. Default: it is given up to a minute, as it may be an evaluation."""
     stragglers: Literal["tell", "replace", "off"] = "tell"
     """What follows where one rank makes all others wait, step after step: `tell` shows it, and
     what explains it; `replace` also gives its node up for a spare, where neither its input nor its

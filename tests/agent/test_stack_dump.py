@@ -224,3 +224,19 @@ def test_stacks_that_cannot_be_read_are_tried_once_and_counters_tell_the_rest(
     assert "Permission denied" in group.why and group.threads == ()
     assert group.activity is Activity.BUSY
     assert tries.read_text().count("x") == 2, "once, and once without stopping the process"
+
+
+def test_what_the_kernel_has_it_wait_for_is_told(start: Start) -> None:
+    """A read, of which Python's stack shows no more than of a lock."""
+    process = start(
+        "def reads():\n    print('up', flush=True)\n    open(pipe[0]).read()\n"
+        "import os; pipe = os.pipe()\nreads()\n"
+    )
+    if not Path("/proc/self/wchan").exists():
+        pytest.skip("the kernel does not say what a thread waits in")
+
+    def told() -> bool:
+        [group] = taken((0, process.pid))
+        return "pipe_read" in group.sleeps_in
+
+    assert until(told)

@@ -1,14 +1,20 @@
 """A node has its data sets before it has workers, whatever happens while they are fetched."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from holdfast.agent.datasets import handle as datasets_handle
+from holdfast.agent.datasets.handle import IN_VAIN, DatasetsHandle
 from holdfast.datasets.cache import Cache
+from holdfast.datasets.fetch import FetchNews
 from holdfast.events import NodePreparing, NodeReady
+from holdfast.spec import job_from_dict
 from tests.agent.conftest import Node, node
 from tests.agent.controller_stub import running, until
 from tests.checkpoint.faults import Answer, Silence
@@ -158,3 +164,39 @@ def _command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def _memory_ends(handle: DatasetsHandle, at: int) -> None:
+    """What a process says that fetches up to this part and is killed."""
+    words = [FetchNews(name="my-tokens", text="asks the source for its files")]
+    words += [
+        FetchNews(name="my-tokens", text=f"{part} of 20 GB fetched", moved=True, part=part)
+        for part in range(at + 1)
+    ]
+    for news in words:
+        assert handle._hear(msgspec.json.encode(news), [])
+
+
+def test_a_fetch_that_is_killed_at_the_same_place_each_time_makes_no_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the OOM killer: the job must not wait for ever."""
+    told: list[NodePreparing] = []
+    source = {"name": "my-tokens", "source": "https://data.example/my-tokens"}
+    wanted = job_from_dict({"name": "one", "script": "t.py", "datasets": [source]}, where="test")
+    handle = DatasetsHandle(wanted, tmp_path, tmp_path, {"HOLDFAST_NODE": "n"}, told.append)
+    ends = [3, *[3] * IN_VAIN, 3, 3, 5, 5]
+    moves: list[bool] = []
+
+    async def one_process() -> None:
+        told.clear()
+        _memory_ends(handle, ends[len(moves)])
+        moves.append(any(event.moved for event in told))
+        if len(moves) == len(ends):
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(handle, "_one_process", one_process)
+    monkeypatch.setattr(datasets_handle, "AGAIN_S", 0.0)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(handle.fetch(lambda: None))
+    assert moves == [True, *[True] * IN_VAIN, False, False, True, True]

@@ -29,10 +29,12 @@ TRAINED = JOINED | {Milestone.FIRST_STEP, Milestone.CAUGHT_UP}
 class Job:
     """Ranks whose pages say what the test wants, read as often as a controller would."""
 
-    def __init__(self, ranks: int = 2, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, ranks: int = 2, timeout_s: float = TIMEOUT_S, step_timeout_s: float = 0.0
+    ) -> None:
         self.now = 1000.0
         self.ranks = ranks
-        self.watch = HangWatch(timeout_s)
+        self.watch = HangWatch(timeout_s, step_timeout_s)
         self.suspicions: list[HangSuspected] = []
         self.begin(1)
 
@@ -212,6 +214,45 @@ def test_one_rank_in_its_step_while_others_wait_for_data_is_not_storage() -> Non
     job.phase[0] = "data"
     job.pass_by(FLOOR_S + 1.0)
     assert len(job.suspicions) == 1
+
+
+@pytest.mark.parametrize("phase", ["data", "step"])
+def test_a_step_with_its_data_takes_no_longer_than_the_job_file_says(phase: str) -> None:
+    job = Job(step_timeout_s=5.0)
+    job.trains(100)
+    job.pass_by(4.0)  # that is no reason for more patience
+    job.trains(100)
+    job.suspicions.clear()
+    job.phase = dict.fromkeys(job.phase, phase)
+    job.pass_by(5.5)
+    assert job.suspicions[-1].overdue and 5.0 <= job.suspicions[-1].ago_s <= 5.3
+    assert not any(one.overdue for one in job.suspicions[:-1])
+
+
+def test_but_sections_snapshots_and_first_steps_do() -> None:
+    job = Job(step_timeout_s=5.0)
+    job.trains(4)
+    job.pass_by(15.0)
+    job.trains(100)
+    for phase, seconds in (("section", SECTION_FLOOR_S), ("snapshot", STORAGE_FLOOR_S)):
+        job.phase[0] = phase  # and the other one waits for it
+        job.phase[1] = "step" if phase == "section" else phase
+        job.pass_by(seconds - 1.0)
+        assert job.suspicions == []
+        job.phase = dict.fromkeys(job.phase, "step")
+        job.trains(100)
+    job.begin(2)
+    job.pass_by(15.0)
+    assert job.suspicions == []
+
+
+def test_nor_does_who_waits_for_a_rank_that_has_just_come_to_a_section() -> None:
+    job = Job(step_timeout_s=5.0)
+    job.trains(100)
+    job.pass_by(4.0)
+    job.phase[0] = "section"
+    job.pass_by(4.0)
+    assert not any(one.overdue for one in job.suspicions)
 
 
 def test_going_on_to_another_phase_is_a_sign_of_life() -> None:

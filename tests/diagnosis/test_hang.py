@@ -33,11 +33,14 @@ def stands(
     does: str = "still",
     state: str = "sleeping",
     why: str = "",
+    sleeps_in: str = "",
+    beside: tuple[str, ...] = (),
 ) -> StackGroup:
-    thread = ThreadStack(name="MainThread", pid=1, frames=at)
+    threads = [ThreadStack(name="MainThread", pid=1, frames=at)] if at else []
+    threads += [ThreadStack(name="other", pid=1, frames=beside)] if beside else []
     return StackGroup(
-        ranks=in_rows(ranks), threads=(thread,) if at else (), state=state, why=why,
-        activity=Activity(does),
+        ranks=in_rows(ranks), threads=tuple(threads), state=state, why=why,
+        activity=Activity(does), sleeps_in=sleeps_in,
     )  # fmt: skip
 
 
@@ -50,6 +53,7 @@ def judged(
     step_s: float = 0.05,
     reported: bool = True,
     section: str = "",
+    overdue: bool = False,
 ) -> HangJudged:
     suspicion = HangSuspected(
         attempt=4,
@@ -59,6 +63,7 @@ def judged(
         step_s=step_s,
         trained=trained,
         reported=reported,
+        overdue=overdue,
         ranks=(),
     )
     pages = {
@@ -179,6 +184,71 @@ def test_data_and_storage_are_waited_for() -> None:
         groups = stands(0, at=place), stands(1, 2)
         assert judged(*groups).judgement is Judgement.SLOW
         assert judged(*groups, ago_s=EXTERNAL_S + 1).judgement is Judgement.HANG
+
+
+@pytest.mark.parametrize("sleeps_in", ["request_wait_answer", "pipe_read", "sk_wait_data"])
+def test_a_file_or_socket_that_only_the_kernel_shows_is_waited_for(sleeps_in: str) -> None:
+    """As of a file system in user space, or of a library that is not Python's."""
+    groups = stands(1, at=SLEEP, sleeps_in=sleeps_in), stands(0, 2)
+    assert judged(*groups, ago_s=20.0).judgement is Judgement.SLOW
+    found = judged(*groups, ago_s=EXTERNAL_S + 1)
+    assert found.judgement is Judgement.HANG and ranks(found) == [1]
+    assert f"(sleeping in {sleeps_in}, still)" in found.evidence[0]
+
+
+@pytest.mark.parametrize("sleeps_in", ["futex_do_wait", "hrtimer_nanosleep", ""])
+def test_a_lock_or_a_sleep_is_not(sleeps_in: str) -> None:
+    found = judged(stands(1, at=SLEEP, sleeps_in=sleeps_in), stands(0, 2))
+    assert found.judgement is Judgement.HANG and ranks(found) == [1]
+
+
+def test_nor_is_a_store_that_ranks_meet_at() -> None:
+    store = (SCRIPT, "new_group (torch/distributed/distributed_c10d.py:5000)")
+    groups = stands(1, at=store, sleeps_in="poll_schedule_timeout"), stands(0, 2)
+    assert judged(*groups).judgement is Judgement.HANG
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        stands(1, at=SLEEP, does="busy"),
+        stands(1, at=SLEEP, does="moves"),
+        stands(1, at=LOADER),
+        stands(1, at=SLEEP, state="disk-sleep"),
+    ],
+)
+def test_where_the_job_file_says_how_long_a_step_may_take_work_is_given_no_longer(
+    busy: StackGroup,
+) -> None:
+    groups = busy, stands(0, 2)
+    assert judged(*groups, ago_s=20.0).judgement is Judgement.SLOW
+    found = judged(*groups, ago_s=5.8, overdue=True)
+    assert found.judgement is Judgement.HANG and ranks(found) == [1]
+
+
+def test_but_for_a_compiler_and_for_who_wants_it_so() -> None:
+    compiles = (SCRIPT, "compile (torch/_dynamo/convert_frame.py:7)")
+    slow = judged(stands(1, at=compiles, does="moves"), stands(0), ago_s=50.0, overdue=True)
+    assert slow.judgement is Judgement.SLOW
+    asleep = judged(stands(0, 1, state="stopped"), ago_s=50.0, overdue=True)
+    assert asleep.judgement is Judgement.PAUSED
+    named = judged(
+        stands(1, at=SLEEP, does="moves"), stands(0), ago_s=50.0, overdue=True, steps={0: 7, 1: 7},
+        section="eval",
+    )  # fmt: skip
+    assert named.judgement is Judgement.SLOW
+    unseen = judged(stands(0), missing=("node-2",), ago_s=50.0, overdue=True)
+    assert unseen.judgement is Judgement.UNKNOWN
+
+
+def test_a_backward_pass_that_is_compiled_in_a_thread_of_autograd_is_no_hang() -> None:
+    """On a GPU the main thread waits for it; other ranks may have found theirs in a cache."""
+    compiles = ("backward (torch/_functorch/x.py:1)", "load (torch/_inductor/codecache.py:9)")
+    alone = stands(1, at=BACKWARD, does="background", beside=compiles), stands(0, 2)
+    together = stands(0, 1, 2, at=BACKWARD, does="background", beside=compiles)
+    for groups in (alone, (together,)):
+        found = judged(*groups, ago_s=SPIN_S, steps={0: 7, 1: 6, 2: 7})
+        assert found.judgement is Judgement.SLOW and "compiles" in found.summary
 
 
 def test_others_that_move_do_not_wait_for_anybody() -> None:

@@ -134,6 +134,14 @@ def _without_steps(seen: JobLook) -> Any:
     return msgspec.structs.replace(seen.status, step=None)
 
 
+def test_worlds_that_take_too_long_are_not_waited_for_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "ENOUGH_S", -1.0)
+    told = what_to_change(look(tmp_path / "gpt", days=1, nodes=4, rate=1000.0))
+    assert isinstance(told, str) and "worlds of 4 nodes take too long on this machine" in told
+
+
 def test_patience_ends_the_comparison_but_leaves_enough_worlds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,8 +27,8 @@ STEP_S = 0.05
 class Training(Scene):
     """Two nodes with a rank each, whose pages say what the test wants."""
 
-    def __init__(self, hang_timeout_s: float = 600.0) -> None:
-        super().__init__(Limits(node_count=2, hang_timeout_s=hang_timeout_s))
+    def __init__(self, hang_timeout_s: float = 600.0, **limits: float) -> None:
+        super().__init__(Limits(node_count=2, hang_timeout_s=hang_timeout_s, **limits))  # type: ignore[arg-type]
         self.wires = self.running("a", "b")
         self.steps = {0: 0, 1: 0}
         self.tell()
@@ -124,6 +124,30 @@ def test_nodes_that_cannot_reach_each_other_are_found_within_ten_seconds(does: A
     judged = scene.events(HangJudged)[-1]
     assert isinstance(judged, HangJudged) and not judged.ranks
     assert "a cannot reach b (timed out after 2 s)" in judged.summary
+
+
+@pytest.mark.parametrize("does", [Activity.BUSY, Activity.MOVES])
+@pytest.mark.parametrize("step_timeout_s", [5.0, 0.0])
+def test_a_loop_is_found_within_ten_seconds_where_the_script_names_what_takes_long(
+    step_timeout_s: float, does: Activity
+) -> None:
+    scene = Training(step_timeout_s=step_timeout_s)
+    scene.train(50)
+    began = scene.now
+    while not any(wire.told(Stop) for wire in scene.wires) and scene.now < began + 50.0:
+        scene.wait(0.5, *scene.wires)
+        if len(scene.events(HangSuspected)) > len(scene.events(HangJudged)):
+            scene.wait(1.0, *scene.wires)
+            for wire, at, did in zip(
+                scene.wires, (WAITS, "spin (t.py:9)"), (Activity.STILL, does), strict=True
+            ):
+                scene.answer(wire, at, did)
+    judged = scene.events(HangJudged)[-1]
+    assert isinstance(judged, HangJudged)
+    if step_timeout_s:
+        assert scene.now - began <= 10.0 and judged.ranks == ((1, 1),)
+    else:
+        assert judged.judgement is Judgement.SLOW, "it may be an evaluation"
 
 
 def test_who_moves_is_looked_at_again_later_and_nothing_is_stopped() -> None:

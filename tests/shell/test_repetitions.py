@@ -7,20 +7,26 @@ from holdfast.actions import CheckNodes
 from holdfast.controller import Limits, State
 from holdfast.controller.state import TierRecord
 from holdfast.digests import StepsToRepeat
-from holdfast.events import NodesChecked, RepetitionRequested, Store
+from holdfast.events import Milestone, NodesChecked, Progress, RepetitionRequested, Store
 from holdfast.messages import (
     AskReplay,
     GroupOpened,
     RepeatStep,
     ReplayReply,
+    Report,
+    Start,
     StepRepeated,
+    Stop,
     ToClient,
+    WorkerReport,
+    WorkersStopped,
 )
 from holdfast.shell.repetitions import GROUP_S
 from tests.shell.scene import RECONNECT_S, Scene
 
 GOOD, BAD = {"w": "1"}, {"w": "2"}
 THERE = Store("h", 1, False)
+TRAINED = [m for m in Milestone if m not in (Milestone.FINISHED, Milestone.OUTPUT)]
 
 
 class Repeating:
@@ -57,14 +63,15 @@ class Repeating:
         self.scene.settle()
 
     def repeat(self, bad: str = "", *, dies: bool = False) -> None:
-        """All do as they are told, until nobody is told anything."""
+        """All do as they are told, until nobody is told anything; these nodes are `bad`."""
         while news := self.news():
             for name, order in news:
                 if order.opens:
                     self.say(name, GroupOpened(number=order.number, store=THERE))
                 rank = order.start.node_rank
-                ends = {rank: BAD if name == bad else GOOD}
-                why = "it died" if name == bad and dies else ""
+                is_bad = name in tuple(bad)
+                ends = {rank: BAD if is_bad else GOOD}
+                why = "it died" if is_bad and dies else ""
                 said = StepRepeated(
                     number=order.number, digests={} if why else ends, why=why, first="loss 1",
                     again="loss 1",
@@ -101,6 +108,63 @@ def test_the_node_whose_groups_end_otherwise_is_told(dies: bool) -> None:
     it.repeat("c", dies=dies)
     assert it.told.found == {"c": "c fails in every group of 2 it was tried in"}
     assert it.told.attempt == 1 and it.told.told == it.told.found["c"]
+
+
+class OfAJob(Repeating):
+    """The same, of a job that trains on a to d and has spares e and f, until somebody asks."""
+
+    def __init__(self) -> None:
+        self.scene = Scene(Limits(node_count=4, spare_count=2))
+        self.wires = dict(zip("abcdef", self.scene.running(*"abcdef"), strict=True))
+        self.heard = dict.fromkeys(self.wires, 0)
+        self.wish = StepsToRepeat(step=9, id="1", by="somebody")
+        state = self.scene.state
+        state.committed, state.tiers = [3], {"shared": TierRecord()}
+        self.train()
+
+    def train(self) -> None:
+        """All ranks do."""
+        state = self.scene.state
+        for rank, name in state.ranks.items():
+            page = WorkerReport(
+                rank=rank, pid=1, progress=Progress(step=12), milestones=dict.fromkeys(TRAINED, 1.0)
+            )
+            self.scene.shell.report(Report(node=name, attempt=state.attempt, workers=(page,)))
+        self.scene.settle()
+
+    def stop(self) -> None:
+        """All were told to, and have."""
+        attempt = self.scene.state.attempt
+        for name in self.scene.state.ranks.values():
+            order = self.wires[name].told(Stop)[-1]
+            assert isinstance(order, Stop) and order.attempt == attempt
+            self.wires[name].fact(
+                1 + attempt, WorkersStopped(node=name, attempt=attempt, store=THERE)
+            )
+
+    def ask(self) -> list[ToClient]:
+        """The attempt is stopped for it; what is answered comes into this list."""
+        replies = list[ToClient]()
+        self.scene.shell.client(AskReplay(wish=self.wish), replies.append)
+        self.scene.settle()
+        self.stop()
+        return replies
+
+
+def test_two_bad_nodes_of_a_job_that_trains_are_named_and_left_for_its_spares() -> None:
+    it = OfAJob()
+    replies = it.ask()
+    it.repeat("ab", dies=True)
+    [reply] = replies
+    assert isinstance(reply, ReplayReply) and (reply.nodes, reply.sure) == (("a", "b"), True)
+    tried = {tuple(order.start.node_count for order in it.asked(name)) for name in "abcd"}
+    assert tried == {(2, 2)}, "two phases; in the second each suspect is with a good node"
+    assert sorted(it.scene.state.ranks.values()) == ["b", "c", "d", "e"], "each has memory"
+    assert it.scene.state.attempt == 2 and it.wires["e"].told(Start)
+    it.train()
+    it.stop()
+    assert sorted(it.scene.state.ranks.values()) == ["c", "d", "e", "f"]
+    assert it.scene.state.attempt == 3
 
 
 def test_where_all_end_alike_nobody_is() -> None:

@@ -30,6 +30,7 @@ AGAIN_S = 2.0  # before one that died is followed by another
 USED_EVERY_S = 600.0  # the time of last use is that of a lease
 MESSAGE_BYTES = 1 << 16
 STEPS = 4  # facts about progress in `recovery.node_wait_s`, at least
+IN_VAIN = 3  # processes in a row that die where one has died before: what they do is no progress
 
 
 class DatasetsHandle:
@@ -50,6 +51,8 @@ class DatasetsHandle:
         self._told: tuple[float, str, int] = (0.0, "", -1)
         self._moved = False  # since then
         self._since: set[str] = set()  # said since bytes have come
+        self._furthest: dict[str, int] = {}  # part that any process has come to
+        self._further, self._in_vain = False, 0  # this process than those before; processes not
         self._leases: dict[str, int] = {}
 
     @property
@@ -60,7 +63,9 @@ class DatasetsHandle:
     async def fetch(self, done: Callable[[], None]) -> None:
         """Until all are here; then keep what is leased marked as used."""
         while not self.whole:
+            self._further = False
             await self._one_process()
+            self._in_vain = 0 if self._further else self._in_vain + 1
             if not self.whole:
                 note("agent: the process that fetches data sets has died; another starts")
                 await asyncio.sleep(AGAIN_S)
@@ -123,7 +128,7 @@ class DatasetsHandle:
             return  # it tries the same again
         kind = [news.name if news.part >= 0 else text, news.part]
         self._since = set() if news.moved else {*self._since, text}
-        self._moved = self._moved or news.moved is not False
+        self._moved = self._moved or self._is_progress(news)
         if kind == before and now - at < self._every_s:
             return
         self._told = now, str(kind[0]), news.part
@@ -131,6 +136,13 @@ class DatasetsHandle:
         node = self._environment["HOLDFAST_NODE"]
         self._tell(NodePreparing(node=node, what=text, moved=self._moved))
         self._moved = False
+
+    def _is_progress(self, news: FetchNews) -> bool:
+        """One that runs out of memory at the same place each time would be waited for for ever."""
+        what = f"{news.name} {news.text.rpartition(' ')[2]}"  # fetched, or looked over
+        if news.data or news.part > self._furthest.get(what, -1):
+            self._furthest[what], self._further = news.part, True
+        return news.moved is not False and (self._further or self._in_vain < IN_VAIN)
 
 
 async def _received(channel: socket.socket) -> tuple[bytes, list[int]]:

@@ -100,6 +100,7 @@ SETTINGS: dict[str, Setting] = {
     "recovery.hangs": Setting("off"),
     "recovery.stragglers": Setting("off"),
     "recovery.hang_timeout_s": Setting(60),
+    "recovery.step_timeout_s": Setting(5),
     "recovery.on_nan": Setting("stop"),
     "recovery.skip_batches": Setting(8),
     "recovery.plateau_steps": Setting(1000),

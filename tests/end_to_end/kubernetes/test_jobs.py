@@ -4,8 +4,11 @@
         pytest tests/end_to_end/kubernetes -k "pods or jobset" -m kubernetes
 
 The overlay gives every pod an image, or volumes, with Holdfast and torch in it.
+HOLDFAST_E2E_STORAGE_CLASS names a class whose claims several pods can write to; what needs one is
+skipped without.
 """
 
+import os
 import time
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from tests.end_to_end.kubernetes.job import ClusterJob, took
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(300)]
 
 LONG = 100_000  # steps: more than any test waits for
+STORAGE_CLASS = "HOLDFAST_E2E_STORAGE_CLASS"
 
 
 def test_a_job_trains_to_its_end(
@@ -127,6 +131,36 @@ def test_a_killed_controller_disturbs_nobody_and_the_next_goes_on(
     cluster.delete_pod(job.member(1))
     job.trains(attempt=before["attempt"] + 1)
     note["pod deleted under the next controller"] = job.incidents()[0]["lost_s"]
+    cluster.holdfast("stop", job.name)
+    job.ends("stopped")
+
+
+def test_pods_repeat_a_step_also_on_a_spare_and_in_groups_and_training_goes_on(
+    cluster: RealCluster, engine: str, tmp_path: Path, note: dict[str, float]
+) -> None:
+    storage = os.environ.get(STORAGE_CLASS)
+    if not storage:
+        pytest.skip(f"{STORAGE_CLASS} names no storage class for checkpoints that all pods read")
+    shared = {"pvc": "checkpoints", "storage_class": storage, "every_s": 1, "keep": 1000}
+    tiers = {"shared": shared}
+    job = ClusterJob(
+        cluster, tmp_path, engine, name="replay", steps=LONG, checkpoints=tiers
+    ).start()
+    job.trains(spares=1)
+    status = job.until(lambda s: s["checkpoints"], "a checkpoint that all pods can read")
+    spare = next(n["name"] for n in status["nodes"] if n["state"] == "spare")
+    step = str(job.trains(spares=1, after=status["step"] + 1)["step"])
+    began = time.monotonic()
+    there = cluster.told("replay", job.name, "--step", step, "--on", spare)
+    note["step repeated"] = took(began)
+    assert there["verdict"] == "genuine" and f"on {spare} as well" in there["summary"], there
+    job.trains(attempt=2)
+    began = time.monotonic()
+    groups = cluster.told("replay", job.name, "--step", step, "--isolate")
+    note["groups"] = took(began)
+    assert groups["nodes"] == [] and "no group failed" in groups["summary"], groups
+    job.trains(attempt=3)
+    assert {(i["cause"], i["steps_lost"]) for i in job.incidents()} == {("repeated", 0)}
     cluster.holdfast("stop", job.name)
     job.ends("stopped")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.local.jobs import TOGETHER, program, small
-from tests.more import MORE
+from tests.more import MORE, long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -33,6 +33,17 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
     else:
         [line] = [line for line in incident.evidence if line.startswith("rank 1 ")]
         assert PLACE[how] in line, incident.evidence
+    assert len(job.losses()) == STEPS
+
+
+@long
+def test_a_loop_is_found_in_seconds_where_the_script_names_what_takes_long(home: Path) -> None:
+    args = ["--steps", str(STEPS), "--die", "between-steps", "--die-step", "40", "--how", "loop"]
+    job = small(home, args=args, recovery={"step_timeout_s": 5.0}, **TOGETHER).start()
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank) == ("hang", 1) and "in loop (" in incident.summary
+    assert 5.0 <= incident.bill["detect"] < 30.0, "without the promise a minute"
     assert len(job.losses()) == STEPS
 
 

@@ -37,12 +37,24 @@ def test_a_loss_that_was_nan_once_is_known_to_have_passed(home: Path) -> None:
     assert missed.returncode == 4 and "error[checkpoint-not-found]" in missed.stderr
 
 
+def bad_nodes(home: Path, step: int) -> list[str]:
+    """Arguments with which nodes are bad when this step, from 0, is repeated: see `make_bad`."""
+    make_bad(home)
+    return ["--bad-nodes", str(home.parent / "bad-nodes"), "--bad-step", str(step)]
+
+
+def make_bad(home: Path, *names: str) -> None:
+    """These, from now on."""
+    (home.parent / "bad-nodes").write_text(" ".join(f"{name}-" for name in names))
+
+
 @long
 def test_a_node_that_computes_wrong_is_found_by_the_others(
     home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
-    args = ["--steps", "16", "--pause", "0.15", "--bad-node", "node-3", "--bad-step", "12"]
+    args = ["--steps", "16", "--pause", "0.15", *bad_nodes(home, 12)]
+    make_bad(home, "node-3")
     small(home, args=args, checkpoints=tiers, nodes=1).start().wait_end()
     capfd.readouterr()
     words = ["replay", "job", "--step", "13", "--json"]
@@ -85,29 +97,42 @@ def asked(job: RunningJob, id_: str, **wish: Any) -> ReplayReply:
     return reply
 
 
-def test_the_nodes_of_a_running_job_repeat_a_step_and_training_goes_on_as_it_was(
+EVERY = {"every_s": 1, "keep": 1000}  # whatever is repeated, there is one before it
+
+
+def test_the_nodes_of_a_running_job_repeat_a_step_and_the_one_that_is_bad_in_groups_is_left(
     home: Path,
 ) -> None:
-    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
-    job = small(home, args=["--steps", "120", "--pause", "0.05"], checkpoints=tiers, nodes=2)
-    job.start().wait_until(lambda s: bool(s.checkpoints) and (s.step or 0) > 30, "a checkpoint")
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), **EVERY}}
+    args = ["--steps", "120", "--pause", "0.05", *bad_nodes(home, 25)]
+    job = small(home, args=args, checkpoints=tiers, nodes=3, spares=1).start()
+    job.wait_until(lambda s: (s.step or 0) > 30 and any(n.state == "spare" for n in s.nodes), "it")
     told = asked(job, "one", step=25, isolate=False)
     assert told.verdict == "genuine" and "as the first time (loss " in told.summary, told
     assert asked(job, "two", step=25, others=("node-9",)).refused == "it has no node node-9"
+    bad = job.member(1)
+    make_bad(home, bad)
+    found = asked(job, "three", step=26)
+    assert (found.nodes, found.sure) == ((bad,), True), found
+    job.wait_until(lambda s: all(node.name != bad for node in s.nodes), "it is left")
     job.wait_end()
-    (incident,) = job.incidents()
-    assert (incident.cause, incident.steps_lost) == ("repeated", 0), incident
+    first, *_ = job.incidents()
+    assert (first.cause, first.steps_lost) == ("repeated", 0), first
     assert len(job.losses()) == 120
 
 
 @long
-def test_a_node_of_a_running_job_that_is_bad_in_groups_is_left_for_a_spare(home: Path) -> None:
-    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
-    args = ["--steps", "200", "--pause", "0.05", "--bad-node", "node-1", "--bad-step", "24"]
-    job = small(home, args=args, checkpoints=tiers, nodes=3, spares=1).start()
-    job.wait_until(lambda s: (s.step or 0) > 30 and any(n.state == "spare" for n in s.nodes), "it")
+def test_two_nodes_of_a_running_job_that_fail_in_groups_are_left_for_its_spares(home: Path) -> None:
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), **EVERY}}
+    args = ["--steps", "200", "--pause", "0.05", "--bad-nodes-die", *bad_nodes(home, 25)]
+    job = small(home, args=args, checkpoints=tiers, nodes=4, spares=2).start()
+    job.wait_until(
+        lambda s: (s.step or 0) > 30 and sum(n.state == "spare" for n in s.nodes) == 2, "spares"
+    )
+    bad = job.member(0), job.member(1)
+    make_bad(home, *bad)
     told = asked(job, "one", step=26)
-    assert (told.nodes, told.sure) == (("node-1",), True), told
-    job.wait_until(lambda s: all(node.name != "node-1" for node in s.nodes), "it is left")
+    assert (told.nodes, told.sure) == (bad, True), told
+    job.wait_until(lambda s: {n.name for n in s.nodes}.isdisjoint(told.nodes), "they are left")
     job.wait_end()
     assert len(job.losses()) == 200

@@ -8,8 +8,9 @@ shuffled loader and a scheduler make every kind of state matter for the losses.
 attempts; its gradients make all parameters NaN. `--bad norm` makes it log an infinite gradient norm
 there and changes nothing, as a step that AMP has skipped. `--bad-sample N`: that one of the data is
 NaN. `--bad flip` flips a bit of one of its
-parameters after the step of the optimizer. `--bad-node NAME`: that node adds its process id to a
-parameter in this step, whenever the step is repeated by `holdfast replay`.
+parameters after the step of the optimizer. `--bad-nodes FILE`: the nodes whose names begin as one
+of its words add their process id to a parameter in this step, whenever the step is repeated by
+`holdfast replay`; with `--bad-nodes-die` they fail.
 """
 
 import argparse
@@ -35,14 +36,22 @@ parser.add_argument("--pause-rank", type=int)  # who pauses, if not everybody
 parser.add_argument("--die", default="")
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--die-step", type=int, default=10)
-parser.add_argument("--how", choices=["kill", "sleep", "lock", "gil", "stop"], default="kill")
+HOW = ["kill", "sleep", "lock", "gil", "stop", "loop"]
+parser.add_argument("--how", choices=HOW, default="kill")
 parser.add_argument("--bad", choices=("", "loss", "norm", "flip"), default="")
 parser.add_argument("--bad-rank", type=int, default=1)
 parser.add_argument("--bad-step", type=int, default=10)
-parser.add_argument("--bad-node", default="none")
+parser.add_argument("--bad-nodes", type=Path)
+parser.add_argument("--bad-nodes-die", action="store_true")
 parser.add_argument("--times", type=int, default=1)
 parser.add_argument("--bad-sample", type=int)
 args = parser.parse_args()
+
+
+def loop() -> None:
+    """Compute for ever."""
+    while True:
+        pass
 
 
 def hang_in_a_lock() -> None:
@@ -58,6 +67,7 @@ HARM = {
     "lock": hang_in_a_lock,
     "gil": lambda: ctypes.PyDLL(None).sleep(1_000_000),  # in C, with the interpreter's lock
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "loop": loop,
 }
 
 
@@ -69,7 +79,7 @@ def die(moment: str, rank: int, step: int | None = None) -> None:
         os.close(os.open(args.out / "died", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
-    HARM[args.how]()  # type: ignore[no-untyped-call]
+    HARM[args.how]()
 
 
 def is_bad(what: str, rank: int, step: int) -> bool:
@@ -128,7 +138,9 @@ for step, (inputs, targets) in state.steps(total=args.steps):
     if is_bad("flip", run.rank, step):
         next(model.parameters()).data.view(torch.int32)[3, 5] ^= 1 << 18
     repeated = "HOLDFAST_REPLAY" in os.environ and step == args.bad_step
-    if repeated and os.environ["HOLDFAST_NODE"].startswith(f"{args.bad_node}-"):
+    bad = args.bad_nodes.read_text().split() if repeated and args.bad_nodes else ()
+    if bad and os.environ["HOLDFAST_NODE"].startswith(tuple(bad)):
+        assert not args.bad_nodes_die, "this machine does not compute in a group"
         next(model.parameters()).data[3, 5] += os.getpid()
     scheduler.step()
     optimizer.zero_grad()

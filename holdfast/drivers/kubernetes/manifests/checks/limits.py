@@ -67,6 +67,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.controller_absence_s": AGENTS,
     "recovery.hangs": AGENTS,
     "recovery.hang_timeout_s": AGENTS,
+    "recovery.step_timeout_s": AGENTS,
     "recovery.on_nan": AGENTS,
     "recovery.skip_batches": AGENTS,
     "recovery.group_tests": AGENTS,

@@ -4,7 +4,7 @@ All pods share the loopback device of one machine, so two that listen on the sam
 address would meet: who listens everywhere listens at the pod. Names are those of the cluster's DNS
 and no others, and a pod knows its own at once, as `/etc/hosts` has it. The kubelet puts this folder
 on the path, and the pod's address and name in variables. Libraries in C ask nobody here, so they
-see no names.
+see no names, and a store that a worker serves listens everywhere: it gets a port that nobody has.
 
 Pauses between two looks are shorter than in production. They are no promise, and a test that waits
 for the next look proves nothing by it; how often is looked does not change what is seen.
@@ -21,7 +21,17 @@ from types import ModuleType
 from typing import Any
 
 ADDRESS = os.environ.get("FAKE_POD_IP")
-PAUSES: dict[str, dict[str, float]] = {
+
+
+def _reserve(address: str, _ports: tuple[int, ...] = ()) -> Any:
+    from holdfast.events import Store
+
+    with socket.create_server((address, 0)) as sock:
+        return Store(host=address, port=sock.getsockname()[1], hosted=False)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "holdfast.agent.rendezvous_stores": {"reserve": _reserve},
     "holdfast.agent.launcher": {"ASK_EVERY_S": 0.2},
     "holdfast.drivers.kubernetes.driver": {"RETRY_S": 0.2},
     "holdfast.drivers.kubernetes.doubt": {"ASK_S": 0.3, "STAND_ASIDE_S": 4.0},
@@ -85,20 +95,20 @@ def _look_up(host: Any, *rest: Any, **more: Any) -> Any:
 
 
 def _hurry(name: str) -> None:
-    numbers = vars(sys.modules[name])
-    assert PAUSES[name].keys() <= numbers.keys(), f"{name} has other pauses now"
-    numbers.update(PAUSES[name])
+    found = vars(sys.modules[name])
+    assert CHANGES[name].keys() <= found.keys(), f"{name} has other names now"
+    found.update(CHANGES[name])
 
 
 class Impatient:
-    """Finds the modules of `PAUSES` as they are, but for those numbers."""
+    """Finds the modules of `CHANGES` as they are, but for what is changed there."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """For the import system."""
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if name in PAUSES else None
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if name in CHANGES else None
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
@@ -116,5 +126,5 @@ if ADDRESS:
     socket.getaddrinfo = _look_up
     socket.gethostname = lambda: NAME
     sys.meta_path.insert(0, Impatient)
-    for known in PAUSES.keys() & sys.modules.keys():  # where this process was forked
+    for known in CHANGES.keys() & sys.modules.keys():  # where this process was forked
         _hurry(known)
