@@ -50,6 +50,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are known by their number: what is compressed tells the second in which it was, and
+    all processes of the suite must collect the same tests."""
+    return f"{argname} of {len(val)} bytes" if isinstance(val, bytes) else None
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty HOLDFAST_HOME for this test, on a machine whose kernel says nothing.

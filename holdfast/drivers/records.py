@@ -161,6 +161,10 @@ def begin_again(job: Job, folder: Path, now: float) -> None:
     Whoever reads meanwhile finds the old one or the new one, never none.
     """
     number = 1 + len(list(folder.glob("journal-*.jsonl")))
+    last = folder / f"journal-{number - 1}.jsonl"
+    if last.exists() and last.samefile(folder / JOURNAL):  # somebody died before the new one
+        last.unlink()
+        number -= 1
     fresh = folder / "next-journal"
     fresh.unlink(missing_ok=True)  # of a process that died here
     _begin_journal(job, fresh, now)

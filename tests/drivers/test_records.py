@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,3 +134,21 @@ def test_a_job_that_begins_again_tells_its_receivers_of_its_first_incident_anew(
     (folder / records.NOTIFIED).write_text('{"0":{"incidents":{"1":"over"},"ended":true}}')
     records.begin_again(JOB, folder, now=2.0)
     assert not (folder / records.NOTIFIED).exists()
+
+
+def test_a_death_while_a_job_begins_again_keeps_its_former_journal_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    os.close(records.create(JOB, folder, now=1.0))
+    (folder / "journal.state").write_text("state")
+    before = (folder / records.JOURNAL).read_bytes()
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            records.begin_again(JOB, folder, now=2.0)
+    records.begin_again(JOB, folder, now=3.0)
+    assert (folder / "journal-1.jsonl").read_bytes() == before
+    assert sorted(p.name for p in folder.glob("*journal*")) == [
+        "journal-1.jsonl", "journal-1.state", records.JOURNAL,
+    ]  # fmt: skip
