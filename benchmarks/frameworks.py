@@ -4,21 +4,29 @@
 
 For each trainer the same script, which saves every 20 steps and resumes from that: restarted by
 torchrun, with the setting under which that recovers best (`alone`); unmodified under `holdfast run`
-with the integration off (`unmodified`); and as Holdfast runs it by default, with a snapshot after
-each step (`kept`). They take turns, one job each, as in restart.py: the same moments, the same
-ranks, one machine, and the time from SIGKILL to the first step that a worker of the next attempt
-has finished. `faster` compares a trainer with itself under torchrun: by the time to the first step
-that had not been finished before, because steps that are repeated are lost time as well.
+with the integration off (`unmodified`); and with a snapshot after each step (`kept`), as Holdfast
+runs it by default, or for Accelerate and DeepSpeed with the lines that their integrations need.
+They take turns, one job each, as in restart.py: the same moments, the same ranks, one machine, and
+the time from SIGKILL to the first step that a worker of the next attempt has finished. `faster`
+compares a trainer with itself under torchrun: by the time to the first step that had not been
+finished before, because steps that are repeated are lost time as well.
 """
 
 import argparse
+import sys
+from importlib.util import find_spec
 from statistics import median
 
 from kills import Kill, row
 from restart import BIN, OWN_STORE, QUICK, SCRIPTS, TORCHRUN, Contestant, Plan, compete
 from table import Row, report
 
-TRAINERS = {"transformers": "trainer", "lightning": "fit"}
+TRAINERS = {
+    "transformers": "trainer",
+    "lightning": "fit",
+    "accelerate": "loop",
+    "deepspeed": "engine",  # in an extra of its own
+}
 ALONE, UNMODIFIED, KEPT = "alone", "unmodified", "kept"
 
 
@@ -37,7 +45,10 @@ def contestants() -> dict[str, Contestant]:
 def main() -> None:
     args = _arguments()
     full = Plan(kills=args.kills, least_steps=5, most_steps=30, limit_s=args.limit)
-    taking_part = {n: c for n, c in contestants().items() if not args.only or n in args.only}
+    missing = [trainer for trainer in TRAINERS if find_spec(trainer) is None]
+    taking_part = {n: c for n, c in contestants().items() if _takes_part(n, args.only, missing)}
+    for trainer in missing:
+        print(f"{trainer} is not installed", file=sys.stderr)
     kills = compete(taking_part, QUICK_TRAINERS if args.quick else full, args.seed)
     report(
         "SIGKILL of one of two ranks → first new step, by trainer",
@@ -45,6 +56,10 @@ def main() -> None:
         as_json=args.json,
         note="Times in seconds; `faster`: caught_up_median of the trainer alone over this one.",
     )
+
+
+def _takes_part(name: str, only: list[str] | None, missing: list[str]) -> bool:
+    return name in only if only else name.rpartition(" ")[0] not in missing
 
 
 QUICK_TRAINERS = Plan(kills=QUICK.kills, least_steps=4, most_steps=8, limit_s=60.0)

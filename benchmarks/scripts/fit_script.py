@@ -10,23 +10,12 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from network import OUTPUTS, WIDTH, StepLog, mark, network
+from network import BATCH, Inputs, StepLog, mark, network
 
 EVERY = 20
 mark("imported")
-
-
-class Inputs(Dataset[tuple[Tensor, int]]):
-    """As many as anybody wants."""
-
-    def __len__(self) -> int:
-        return 1_000_000
-
-    def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        generator = torch.Generator().manual_seed(number)
-        return torch.randn(WIDTH, generator=generator), number % OUTPUTS
 
 
 class Classifier(lightning.LightningModule):  # type: ignore[misc]
@@ -68,7 +57,7 @@ def main() -> None:
     mark("built")
     newest = out / "last.ckpt"
     found = str(newest) if newest.exists() else None
-    trainer.fit(model, DataLoader(Inputs(), 4), ckpt_path=found)
+    trainer.fit(model, DataLoader(Inputs(), BATCH), ckpt_path=found)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import time
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 WIDTH = 2048
 LAYERS = 9
@@ -28,6 +29,17 @@ def batch_of(step: int, rank: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1_000_003 * rank + step)
     inputs = torch.randn(BATCH, WIDTH, generator=generator)
     return inputs, torch.randint(OUTPUTS, (BATCH,), generator=generator)
+
+
+class Inputs(Dataset[tuple[Tensor, int]]):
+    """Inputs and targets for loaders: as many as anybody wants."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        generator = torch.Generator().manual_seed(number)
+        return torch.randn(WIDTH, generator=generator), number % OUTPUTS
 
 
 class StepLog:

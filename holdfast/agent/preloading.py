@@ -31,6 +31,7 @@ from holdfast.agent.script_source import Import
 FORK_SAFE_THREADS = frozenset(("jemalloc_bg_thd",))
 _LOOKUP = ("os", "collections.abc", "_collections_abc")  # modules between environ and who reads it
 _INSTALLED = ("site-packages", "dist-packages")
+_LATER = {"lightning": ("adlfs", "gcsfs", "s3fs")}  # what it imports on the way to its first step
 
 
 class _Watched(os._Environ[str]):
@@ -75,7 +76,7 @@ def load(program: fork_protocol.Program, preload: fork_protocol.Preload) -> dict
     with _watching():
         for name in preload.framework:
             _import_or_note(Import(name))
-        for wanted in (*map(Import, preload.modules), *(_of_script(program, preload))):
+        for wanted in _wanted(program, preload):
             left = wanted.root in _left_to_workers or wanted.module in preload.without
             if not left and (why := _load(wanted)):
                 unfit[wanted.module] = why
@@ -91,6 +92,14 @@ def keep_operators() -> None:
     for finalizer, told in getattr(weakref.finalize, "_registry", {}).items():
         if told.func is remove:
             finalizer.atexit = False
+
+
+def _wanted(program: fork_protocol.Program, preload: fork_protocol.Preload) -> Iterator[Import]:
+    """What is named, by the job and by its script, and once that is loaded, what follows."""
+    yield from [*map(Import, preload.modules), *_of_script(program, preload)]
+    if preload.imports:
+        later = [name for by, names in _LATER.items() if by in sys.modules for name in names]
+        yield from (Import(name) for name in later if _is_installed(name))
 
 
 def _of_script(program: fork_protocol.Program, preload: fork_protocol.Preload) -> Iterator[Import]:

@@ -261,7 +261,6 @@ def _job(
 def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) -> None:
     """Run a job from its creation; in the foreground this ends the command."""
     from holdfast.cli import controller
-    from holdfast.drivers.engines import use_ray
     from holdfast.drivers.limits import require_limits
     from holdfast.drivers.local import run_job
     from holdfast.drivers.otlp.telemetry import require_exporter
@@ -285,9 +284,7 @@ def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) 
         run_sweep(job, on, detach=detach, replace=replace, as_json=as_json)
     folder = job_dir(job.name)
     address = _on_ray(job, folder, detach) if on is Where.RAY else None
-    lock = create(job, folder, replace=replace, now=time.time())
-    if address is not None:
-        use_ray(folder, address)
+    lock = create(job, folder, replace=replace, ray=address, now=time.time())
     if detach:
         controller.detach(folder, lock=lock, as_json=as_json)
         return

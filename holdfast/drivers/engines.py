@@ -110,10 +110,8 @@ class OnRay(msgspec.Struct, frozen=True):
 
 
 def use_ray(folder: Path, address: str) -> None:
-    """Have the job in this folder run on this Ray cluster."""
-    fresh = (folder / RAY_FILE).with_suffix(".new")
-    write_durable(fresh, msgspec.json.encode(OnRay(address)))
-    fresh.rename(folder / RAY_FILE)
+    """Have the job whose folder is being made run on this Ray cluster."""
+    write_durable(folder / RAY_FILE, msgspec.json.encode(OnRay(address)))
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
 from holdfast.diagnosis import lemons
 from holdfast.drivers import report
-from holdfast.drivers.engines import clear
+from holdfast.drivers.engines import clear, use_ray
 from holdfast.drivers.fencing import require_gone
 from holdfast.errors import Error
 from holdfast.files import read_plain, unusable
@@ -78,8 +78,11 @@ def _submitted_at(folder: Path) -> float | None:
     return None
 
 
-def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> int:
-    """Make the folder of a new job with its description, token and empty journal.
+def create(
+    job: Job, folder: Path, *, replace: bool = False, ray: str | None = None, now: float
+) -> int:
+    """Make the folder of a new job with its description, token and empty journal, and `ray`, the
+    address of the Ray cluster that it runs on.
 
     Returns the job's lock, held, as a descriptor for `locked`: from its first moment nobody else
     can run or replace it. With `replace` the former record of the name goes, once the new one is
@@ -95,6 +98,8 @@ def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> int:
         lock = _open_lock(temporary)
         fcntl.flock(lock, fcntl.LOCK_EX)
         _fill(job, temporary, now)
+        if ray is not None:
+            use_ray(temporary, ray)
         old = _moved_away(folder) if replace and os.path.lexists(folder) else None
         _take_place(job.name, temporary, folder, old)
     except BaseException as error:

@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from holdfast import rank
+from holdfast.checkpoint.arena import Arena
 from holdfast.errors import Error
-from holdfast.train import session, survival
+from holdfast.train import candidates, placement, session, survival
 from holdfast.train.session import Run, join
 from holdfast.train.state import State
 
@@ -44,6 +45,11 @@ class Drive:
         """
         self._state = self.run.track(**objects)
         return self._state.restore()
+
+    def snapshot_waits(self) -> bool:
+        """Whether `track()` will restore a snapshot from memory, as far as can be told without what
+        is to be tracked; all ranks have to ask."""
+        return self.run._parts.snapshot_waits(self.run._ranks)
 
     @property
     def completed(self) -> int:
@@ -109,6 +115,12 @@ def first_of(trainer: str, callback: Callback) -> Callback | None:
 def under_holdfast() -> bool:
     """Whether there is an agent to keep anything."""
     return "HOLDFAST_ARENA_FD" in os.environ
+
+
+def has_snapshots() -> bool:
+    """Whether the memory of this node has snapshots for this rank, of whatever step."""
+    arena = placement.descriptor("HOLDFAST_ARENA_FD")
+    return arena is not None and bool(candidates.in_memory(Arena(arena)))
 
 
 def why_not_here() -> str:

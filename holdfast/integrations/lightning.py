@@ -15,6 +15,9 @@ an epoch is to begin the epoch's data anew, unless the loader knows its position
 Means over an epoch (`self.log(..., on_epoch=True)`) are kept, too. Metric objects of torchmetrics
 are kept as far as their states are persistent, which by default they are not.
 
+A checkpoint of its own that the script resumes from is not read where a snapshot waits: all that
+is in it would be replaced at once. If a hook of the script reads it (`on_load_checkpoint`), it is.
+
 Loops have no hooks for all that. While the training lasts, some of their methods are wrapped, on
 the objects and not on the classes; which ones are there is looked at before.
 """
@@ -32,6 +35,9 @@ from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from holdfast.integrations import drive, place, switch
 from holdfast.train import random_state
@@ -46,6 +52,7 @@ _NEEDED = (
     *((_FitLoop, name) for name in ("run", "on_run_start", "on_advance_start", "on_run_end")),
     (_FitLoop, "_load_combined_loader_states"),
     *((_TrainingEpochLoop, name) for name in ("reset", "on_run_start", "on_advance_end")),
+    (_CheckpointConnector, "_restore_modules_and_callbacks"),
 )
 
 
@@ -86,6 +93,8 @@ class _Fit:
         self._logged = loop.trainer._logger_connector
         self._reread = reread
         self.drive: drive.Drive | None = None
+        self.own: Callable[[], None] | None = None
+        """Reads a checkpoint of Lightning's that was left unread, because a snapshot waits."""
         self._place: place.LoaderPlace | None = None
         self._restored: dict[str, Any] = {}
         self._limit = -1  # steps
@@ -124,6 +133,7 @@ class _Fit:
                 raise drive.unsupported_setting(NAME, why)
             drive.left_alone(NAME, why)
             self.unwrap()
+            self._load_own()
             plain()
             return
         self._place = place.LoaderPlace(loaders[0], ahead=1, reread=self._reread)
@@ -131,12 +141,24 @@ class _Fit:
 
     def _begin(self, plain: Callable[[], None]) -> None:
         assert self._place is not None
-        self.drive = drive.Drive(NAME)
+        self.drive = self.drive or drive.Drive(NAME)
         step = self.drive.track(**self._objects())
         if step:
             self._put_back(self._restored)
+        elif self.own is not None:  # the snapshot was damaged
+            self._load_own()
+            self._loop._combined_loader = None  # its position is in that checkpoint
+            self._loop.setup_data()
+            self._loop.reset()
         self.drive.begin(self._epoch_loop.batch_progress.total.completed, ENDLESS)
         plain()
+
+    def _load_own(self) -> None:
+        if self.own is not None:
+            self.own()
+            self.own = None
+            self._trainer._checkpoint_connector.restore_training_state()
+            self._trainer._checkpoint_connector.resume_end()
 
     def _objects(self) -> dict[str, Any]:
         strategy = self._trainer.strategy
@@ -325,17 +347,63 @@ def _callback_of(trainer: Any) -> FitCallback | None:
     return found
 
 
+def _hooks_read(trainer: Any) -> bool:
+    """Whether the script takes something of its own from a checkpoint of Lightning's."""
+    module, data = trainer.lightning_module, trainer.datamodule
+    mine = [(one, callbacks.Callback) for one in trainer.callbacks]
+    mine += [(module, lightning.LightningModule)]
+    mine += [(data, lightning.LightningDataModule)] if data is not None else []
+    return any(is_overridden("on_load_checkpoint", one, kind) for one, kind in mine) or (
+        data is not None and is_overridden("load_state_dict", data, lightning.LightningDataModule)
+    )
+
+
+def _leaves_unread(trainer: Any, read: Callable[[], None]) -> bool:
+    """Whether a snapshot waits that makes reading a checkpoint superfluous."""
+    here = drive.under_holdfast() and drive.has_snapshots()
+    if _hooks_read(trainer) or not trainer.strategy.reduce_boolean_decision(here, all=False):
+        return False
+    callback = _callback_of(trainer)
+    if callback is None:
+        return False
+    fit = callback.kept = _Fit(trainer.fit_loop, callback.reread, callback.asked)
+    fit.drive = drive.Drive(NAME)
+    if not fit.drive.snapshot_waits():
+        return False
+    fit.own = read
+    return True
+
+
+def _kept_by(trainer: Any) -> tuple[FitCallback, _Fit] | None:
+    """The callback that keeps this training, and the training."""
+    for one in trainer.callbacks:
+        if isinstance(one, FitCallback) and one.kept is not None:
+            return one, one.kept
+    callback = _callback_of(trainer)
+    if callback is None:
+        return None
+    callback.kept = _Fit(trainer.fit_loop, callback.reread, callback.asked)
+    return callback, callback.kept
+
+
 def _wrap() -> None:
-    plain = _FitLoop.run
+    plain, plain_read = _FitLoop.run, _CheckpointConnector._restore_modules_and_callbacks
+
+    @wraps(plain_read)
+    def _restore_modules_and_callbacks(self: Any, path: Any = None, *given: Any) -> None:
+        read = partial(plain_read, self, path, *given)
+        fits = self.trainer.state.fn == TrainerFn.FITTING
+        if not (path and fits and _leaves_unread(self.trainer, read)):
+            read()
 
     @wraps(plain)
     def run(self: Any) -> Any:
         if sys._getframe(1).f_globals.get("__name__", "").startswith(_TUNER):
             return plain(self)  # to find a learning rate or a batch size; what it did is undone
-        callback = _callback_of(self.trainer)
-        if callback is None:
+        found = _kept_by(self.trainer)
+        if found is None:
             return plain(self)
-        fit = callback.kept = _Fit(self, callback.reread, callback.asked)
+        callback, fit = found
         fit.wrap()
         try:
             return plain(self)
@@ -344,6 +412,7 @@ def _wrap() -> None:
             fit.unwrap()
 
     _FitLoop.run = run
+    _CheckpointConnector._restore_modules_and_callbacks = _restore_modules_and_callbacks
 
 
 _wrap()

@@ -58,7 +58,7 @@ class AttemptParts:
 
     def snapshot_waits(self, ranks: Ranks) -> bool:
         """Whether all ranks will load the same snapshot, as far as headers tell."""
-        if self.arena is None or self.exchange is None:
+        if self.arena is None or (self.exchange is None and self.placement.world_size > 1):
             return False
         return snapshot_waits(self.arena, self.exchange, ranks)
 

@@ -384,9 +384,11 @@ class _Restoring:
             logger.warning("no snapshot is available to all ranks%s: starting from step 0", newest)
 
 
-def snapshot_waits(arena: Arena, exchange: Exchange, ranks: Ranks) -> bool:
-    """Whether all ranks will load the same snapshot from memory, as far as headers tell."""
-    told = exchange.gather_bytes(msgspec.msgpack.encode(candidates.in_memory(arena)))
+def snapshot_waits(arena: Arena, exchange: Exchange | None, ranks: Ranks) -> bool:
+    """Whether all ranks will load the same snapshot from memory, as far as headers tell; `exchange`
+    is None for a single rank."""
+    mine = msgspec.msgpack.encode(candidates.in_memory(arena))
+    told = [mine] if exchange is None else exchange.gather_bytes(mine)
     inventories = [RankInventory(msgspec.msgpack.decode(one, type=list[InMemory])) for one in told]
     prints = {cell.fingerprint for inventory in inventories for cell in inventory.cells}
     return any(

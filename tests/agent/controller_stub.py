@@ -237,7 +237,9 @@ class StubController:
         """Wait for the death of a rank."""
         return self.wait_for(WorkerExited, attempt=attempt, rank=rank)
 
-    def stop(self, attempt: int = 1, grace_s: float = 2.0, *, look: bool = False) -> WorkersStopped:
+    def stop(
+        self, attempt: int = 1, grace_s: float = PATIENCE_S, *, look: bool = False
+    ) -> WorkersStopped:
         """Order the end of an attempt and wait for it."""
         self.send(Stop(attempt=attempt, grace_s=grace_s, look=look))
         return self.wait_for(WorkersStopped, attempt=attempt)

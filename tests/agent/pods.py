@@ -97,6 +97,12 @@ class Pod:
         out, err = self.process.communicate(timeout=PATIENCE_S)
         return out.decode(), err.decode()
 
+    def output(self) -> Iterator[bytes]:
+        """Standard output, as it comes."""
+        assert self.process is not None and self.process.stdout is not None
+        fd = self.process.stdout.fileno()
+        return iter(lambda: os.read(fd, 1 << 16), b"")
+
     def get(self, path: str) -> tuple[int, str]:
         """What the agent answers to a probe; status 0 if nobody listens."""
         url = f"http://{self.address}:{PORT}{path}"

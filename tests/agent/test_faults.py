@@ -312,7 +312,7 @@ def test_unacknowledged_facts_come_again(node: Node) -> None:
 
 
 def test_without_a_controller_for_too_long_the_node_ends(node: Node) -> None:
-    controller, agent = node(SLEEP, recovery={"controller_absence_s": 0.5})
+    controller, agent = node(SLEEP, recovery={"controller_absence_s": 5.0})
     controller.ready()
     controller.start()
     controller.started()

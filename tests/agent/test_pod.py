@@ -16,6 +16,7 @@ import pytest
 from holdfast.agent import interfaces
 from holdfast.agent.environment import without_engine
 from holdfast.agent.pod import job_in
+from holdfast.agent.pod_log import HELD_BYTES
 from holdfast.events import NodeLeft
 from holdfast.lines import seal
 from holdfast.messages import GiveJournal, JournalCopy, Keep, Kept, Leave
@@ -24,6 +25,7 @@ from holdfast.spec.load import to_yaml
 from tests.agent.controller_stub import StubController, is_alive, until
 from tests.agent.pods import PORT, UID, Pod, pod
 from tests.more import sample
+from tests.patience import PATIENCE_S
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 STEPPING = """
@@ -78,7 +80,8 @@ def test_sigterm_is_an_orderly_leave(make: Make) -> None:
         "def bye(*_): time.sleep(0.3); os.write(1, b'saved\\n'); sys.exit(0)  # within print()\n"
         "signal.signal(signal.SIGTERM, bye)\n"
         "print('up', flush=True)\n"
-        "time.sleep(600)\n"
+        "time.sleep(600)\n",
+        recovery={"stop_grace_s": PATIENCE_S},
     )
     pod.start()
     controller.ready()
@@ -297,17 +300,23 @@ def test_a_standard_output_that_nobody_reads_holds_nothing_up(make: Make, home: 
     controller.start()
     until(lambda: pod.log().endswith("written\n"), "the worker has written it all")
     controller.lives("while its output is not read")
-    shown: list[str] = []
-    reader = threading.Thread(target=lambda: shown.append(pod.read()[0]))
+    shown = bytearray()
+
+    def read() -> None:
+        for part in pod.output():
+            shown.extend(part)
+
+    reader = threading.Thread(target=read)
     reader.start()
+    until(lambda: len(shown) > HELD_BYTES / 2, "there is room for more")
     (home / "go").touch()
     controller.exited()
     controller.send(Leave(reason="test", exit_code=0))
     reader.join()
     assert pod.ended() == 0
     assert len(pod.log()) == 3000 * 1001 + len("written\nlast words")
-    assert shown[0].count("\n") < 3000 and "bytes are not shown here]\n" in shown[0]
-    assert shown[0].endswith("[rank 0] last words\n")
+    assert shown.count(b"\n") < 3000 and b"bytes are not shown here]\n" in shown
+    assert shown.endswith(b"[rank 0] last words\n")
 
 
 # ── the journal ──

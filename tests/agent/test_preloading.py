@@ -38,6 +38,8 @@ LIBRARIES = {
     "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
     "broken": "raise ValueError('no')",
     "quits": "import sys; sys.exit(3)",
+    "lightning": "",
+    "s3fs": "",
 }
 
 
@@ -101,6 +103,8 @@ def load(folder: Path, script: str, after: str = "", **preload: object) -> Loade
         ("import colorsys\nimport plain", True, ["plain", "heavy", "colorsys"]),
         ("import colorsys\nimport plain", False, []),
         ("from lazy import heavy", True, ["heavy", "lazy"]),
+        ("import lightning", True, ["lightning", "s3fs"]),  # it imports that at its first step
+        ("import lightning", False, []),
         ("import colorsys\nimport own\nimport plain", True, ["colorsys"]),
         ("import os\nos.environ['HEAVY_MODE'] = '1'\nimport heavy", True, []),
         ("import no_such_library\nimport heavy", True, []),

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from holdfast.drivers import records
+from holdfast.drivers import engines, records
 from holdfast.errors import Error
 from holdfast.spec import Job, job_from_dict
 
@@ -48,6 +48,25 @@ def test_where_making_a_folder_fails_everything_is_as_before(
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
     assert os.listdir(tmp_path) == (["run"] if replace else [])
+
+
+def test_whatever_ends_the_command_once_a_folder_is_there_it_is_known_to_run_on_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise `resume` would run the job on its own machine."""
+    folder = tmp_path / "run"
+    rename = Path.rename
+
+    def then_killed(path: Path, target: Path) -> None:
+        rename(path, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", then_killed)
+    with pytest.raises(KeyboardInterrupt):
+        records.create(JOB, folder, ray="10.0.0.1:6379", now=1.0)
+    monkeypatch.setattr(engines, "ray_engine", failing(LookupError("asks Ray")))
+    with pytest.raises(LookupError, match="asks Ray"), engines.opened(folder):
+        pass
 
 
 def test_a_record_that_cannot_be_put_in_place_gives_the_former_one_its_name_back(

@@ -1,6 +1,7 @@
 """Which training of a process is kept, and which ones train as without us."""
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,28 @@ def test_lightning_trains_a_second_time_as_without_us(
     trainer.fit_loop.max_epochs = 2
     trainer.fit(model, small.loader())
     assert model.steps == 8 and LATER in capfd.readouterr().err
+
+
+def test_a_checkpoint_left_unread_for_a_snapshot_that_is_damaged_is_read_after_all(
+    small: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ours = small.of_lightning
+    first = small.fit(max_epochs=2)
+    first.fit(small.Line(), small.loader())
+    first.save_checkpoint(saved := tmp_path / "saved.ckpt")
+
+    def goes_on(*callbacks: Any) -> tuple[Any, ...]:
+        trainer, model = small.fit(*callbacks, max_epochs=4), small.Line()
+        trainer.fit(model, small.loader(), ckpt_path=saved)
+        weights = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+        return model.steps, trainer.global_step, trainer.current_epoch, weights
+
+    for name in ("under_holdfast", "has_snapshots"):
+        monkeypatch.setattr(ours.drive, name, lambda: True)
+    monkeypatch.setattr(ours.drive.Drive, "snapshot_waits", lambda _: True)
+    kept = goes_on(ours.FitCallback())
+    assert session.joined() and kept[0] == 8
+    assert kept == goes_on()
 
 
 def test_lightning_with_data_of_another_kind_is_left_alone(

@@ -37,7 +37,7 @@ def test_a_script_that_knows_nothing_of_holdfast_goes_on_bit_for_bit(
     home: Path, script: str, kills: str, steps: int
 ) -> None:
     job(home, script, "plain", {}, integrate="off").wait_end()
-    kept = job(home, script, "kept", {"KILL": kills})
+    kept = job(home, script, "kept", {"KILL": kills, "RESUME": "1"})
     end(kept, kills.count(",") + 1, most=1 if script == "trainer.py" else 2)
     assert written(home, "kept") == written(home, "plain")
     assert kept.status().step == steps
@@ -47,6 +47,7 @@ def test_a_script_that_knows_nothing_of_holdfast_goes_on_bit_for_bit(
     # of both jobs: the one with `integrate: off` says nothing
     (told,) = [line for line in kept.said().splitlines() if "holdfast.integrations" in line]
     assert "`integrate: off`" in told
+    assert "reads a checkpoint" not in kept.said(), "of its own, which a snapshot would replace"
 
 
 @long

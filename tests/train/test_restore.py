@@ -145,6 +145,12 @@ class Faults:
         self.refuses = self.after.get(len(self.waited_s), self.refuses)
 
 
+def test_a_single_rank_can_tell_that_a_snapshot_waits(training: Training) -> None:
+    assert not restore.snapshot_waits(training.arena, None, ALONE)
+    training.snapshot(2, 800)
+    assert restore.snapshot_waits(training.arena, None, ALONE)
+
+
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Storage that can be made to fail, and a clock that costs nothing."""

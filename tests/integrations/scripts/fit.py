@@ -10,6 +10,8 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins import TorchCheckpointIO
 from torch.utils.data import DataLoader, TensorDataset
 
 OUT = Path(sys.argv[1])
@@ -56,9 +58,19 @@ class Small(lightning.LightningModule):  # type: ignore[misc]
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
+class Noted(TorchCheckpointIO):  # type: ignore[misc]
+    """Says what is read."""
+
+    def load_checkpoint(self, *given: Any, **named: Any) -> Any:
+        print("reads a checkpoint", flush=True)
+        return super().load_checkpoint(*given, **named)
+
+
 def main() -> None:
+    """`RESUME`: it saves, and resumes from what it has saved."""
     OUT.mkdir(exist_ok=True)
-    callbacks: list[Any] = []
+    resumes = "RESUME" in os.environ
+    callbacks: list[Any] = [ModelCheckpoint(OUT, every_n_train_steps=2)] if resumes else []
     if "EXPLICIT" in os.environ:
         from holdfast.integrations.lightning import FitCallback
 
@@ -68,12 +80,13 @@ def main() -> None:
     trainer = lightning.Trainer(
         max_epochs=3, accelerator="cpu", devices=2, strategy="ddp", accumulate_grad_batches=2,
         default_root_dir=str(OUT), enable_progress_bar=False, logger=False, callbacks=callbacks,
-        val_check_interval=3, enable_model_summary=False,
+        val_check_interval=3, enable_model_summary=False, plugins=[Noted()],
         max_steps=int(os.environ.get("MAX_STEPS", "-1")),
     )  # fmt: skip
     model = Small()
     loader = DataLoader(data, batch_size=4, shuffle=True)
-    trainer.fit(model, loader, DataLoader(data, batch_size=8))
+    found = max(OUT.glob("*.ckpt"), default=None, key=os.path.getmtime) if resumes else None
+    trainer.fit(model, loader, DataLoader(data, batch_size=8), ckpt_path=found)
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     (OUT / f"final-{RANK}").write_text(hashlib.sha256(weights).hexdigest())
 
