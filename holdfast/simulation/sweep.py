@@ -126,7 +126,8 @@ def _results(tasks: Sequence[Task]) -> Iterator[Result]:
         yield from map(run_task, tasks)
         return
     quiet = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's business
-    context = get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # imported once, not by each process of each sweep
     with ProcessPoolExecutor(cores, context, initializer=signal.signal, initargs=quiet) as pool:
         try:
             yield from pool.map(run_task, tasks)

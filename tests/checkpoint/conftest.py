@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.stores import CheckpointStore
@@ -26,6 +25,8 @@ CREDENTIALS = {
 def s3_endpoint() -> Iterator[str]:
     """The address of a server with the S3 protocol."""
     import logging
+
+    from moto.server import ThreadedMotoServer  # 0.7 s of a core, for this alone
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

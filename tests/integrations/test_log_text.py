@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.integrations.transformers import LogText
-
 
 def test_each_entry_is_written_once_and_all_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.integrations.transformers import LogText
+
     written: list[Any] = []
     plain = json.dumps
 

@@ -8,10 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 import torch
-import webdataset
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -31,9 +29,14 @@ def noisy(items: list[Any]) -> Any:
     return {"n": numbers, "noise": torch.rand(1), "also": [random.random()]}
 
 
+def rows() -> Any:
+    import datasets
+
+    return datasets.Dataset.from_dict({"n": list(range(22))}).with_format("torch")
+
+
 def stream(**shuffled: Any) -> Any:
-    rows = datasets.Dataset.from_dict({"n": list(range(22))}).with_format("torch")
-    found = rows.to_iterable_dataset(num_shards=2)
+    found = rows().to_iterable_dataset(num_shards=2)
     return found.shuffle(**shuffled) if shuffled else found
 
 
@@ -78,6 +81,8 @@ def shards(folder: Path) -> str:
 
 
 def web(folder: Path) -> Any:
+    import webdataset
+
     found = webdataset.WebDataset(shards(folder), shardshuffle=False)
     return (
         found.shuffle(5, rng=random.Random(3))
@@ -93,10 +98,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     ),
     "weighted": lambda _: DataLoader(DATA, 4, sampler=WEIGHTED, collate_fn=noisy),
     "torchdata": lambda _: StatefulDataLoader(DATA, 4, shuffle=True, collate_fn=noisy),
-    "Hugging Face, by index": lambda _: DataLoader(
-        datasets.Dataset.from_dict({"n": list(range(22))}).with_format("torch"),
-        *(4, True), collate_fn=noisy,
-    ),
+    "Hugging Face, by index": lambda _: DataLoader(rows(), 4, True, collate_fn=noisy),
     "Hugging Face, streamed": lambda _: DataLoader(stream(), 4, collate_fn=noisy),
     "MosaicML's interface": lambda _: StreamingLoader(Shards(), 4, collate_fn=noisy),
     "a dataset that knows": lambda _: DataLoader(Shards(), 4, collate_fn=noisy),

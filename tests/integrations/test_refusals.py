@@ -1,36 +1,34 @@
-"""What an integration cannot keep is said before the first step, and how it would fit."""
+"""What an integration cannot keep is said before the first step, and how it would fit.
 
+Trainers take seconds to import, and are imported where they are tested: each process that runs
+tests collects them all.
+"""
+
+import importlib
 import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
 
-import lightning
 import pytest
 import torch
-from transformers import Trainer
 
 from holdfast.errors import Error, ExitStatus
 from holdfast.integrations import drive
-from holdfast.integrations import lightning as ours_of_lightning
-from holdfast.integrations import transformers as ours_of_transformers
 from holdfast.train import join
 from tests.integrations.jobs import own_run
 
 
 @pytest.mark.parametrize(
-    ("module", "make"),
-    [
-        (ours_of_transformers, ours_of_transformers.Callback),
-        (ours_of_lightning, ours_of_lightning.FitCallback),
-    ],
+    ("trainer", "make"), [("transformers", "Callback"), ("lightning", "FitCallback")]
 )
 @pytest.mark.parametrize("version", ["1.9.0", "9.0.0.dev0", "9"])
 def test_a_version_that_was_not_tried_is_named(
-    module: Any, make: Any, version: str, monkeypatch: pytest.MonkeyPatch
+    trainer: str, make: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    module = importlib.import_module(f"holdfast.integrations.{trainer}")
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: version)
     with pytest.raises(Error, match="not supported") as caught:
-        make()
+        getattr(module, make)()
     assert version in caught.value.what and "pip install" in caught.value.help
     assert caught.value.status is ExitStatus.USAGE
     monkeypatch.setattr(module._switch, "automatic", False)
@@ -39,9 +37,11 @@ def test_a_version_that_was_not_tried_is_named(
 
 
 def test_a_version_whose_inside_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Trainer, "_run_epoch")
+    from holdfast.integrations import transformers as ours
+
+    monkeypatch.delattr("transformers.Trainer._run_epoch")
     with pytest.raises(Error) as caught:
-        ours_of_transformers.Callback()
+        ours.Callback()
     assert "_run_epoch()" in caught.value.why
 
 
@@ -89,19 +89,25 @@ def test_a_training_that_cannot_be_kept_is_refused_or_left_alone(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    from holdfast.integrations import transformers as ours
+
     own_run(monkeypatch)
-    asked = trainer(callbacks=[ours_of_transformers.Callback()], **setting)
+    asked = trainer(callbacks=[ours.Callback()], **setting)
     with pytest.raises(Error, match="cannot be kept") as caught:
-        ours_of_transformers._callback_of(asked)
+        ours._callback_of(asked)
     assert why in caught.value.why
-    monkeypatch.setattr(ours_of_transformers._switch, "automatic", True)
+    monkeypatch.setattr(ours._switch, "automatic", True)
     monkeypatch.setenv("HOLDFAST_ARENA_FD", "3")
-    assert ours_of_transformers._callback_of(trainer(callbacks=[], **setting)) is None
+    assert ours._callback_of(trainer(callbacks=[], **setting)) is None
     said = capfd.readouterr().err
     assert "transformers.Trainer is left alone" in said and why in said
 
 
 def test_lightning_with_data_that_cannot_resume_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import lightning
+
+    from holdfast.integrations.lightning import FitCallback
+
     class Stream(torch.utils.data.IterableDataset[torch.Tensor]):
         def __iter__(self) -> Any:
             return iter(torch.ones(4, 1))
@@ -114,7 +120,7 @@ def test_lightning_with_data_that_cannot_resume_says_so(monkeypatch: pytest.Monk
             return None
 
     own_run(monkeypatch)
-    keep = ours_of_lightning.FitCallback()
+    keep = FitCallback()
     fit = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[keep],

@@ -63,27 +63,36 @@ MUTANTS: dict[str, Mutant] = {
         "parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones",
         "parks = parks and state.limits.in_process",
         KEPT,
+        first=4,
     ),
     "a replica that lacks a node is filled up from one that is whole": Mutant(
         NODES,
         "return {first + place: to + place for first, to in pairs for place in range(each)}",
         "return {}",
         WHOLE,
-        first=850,
+        first=853,
     ),
     "the dearest step is taken": Mutant(
         LADDER,
         "best = min(would_do, key=lambda one: one.cost_s)",
         "best = max(would_do, key=lambda one: one.cost_s)",
         CHOICE,
+        first=10,
     ),
     "what is chosen is not what is done": Mutant(
         RECOVERY,
         "if chosen.rung is Rung.REPLACE and ladder.asks_node(failure):",
         "if ladder.asks_node(failure) or _blamed(state, verdict):",
         CHOICE,
+        first=10,
     ),
-    "nobody looks for hangs": Mutant(DETECTION, "if self._watch.is_due(now):", "if False:", NAMED),
+    "nobody looks for hangs": Mutant(
+        DETECTION,
+        "if self._watch.is_due(now):",
+        "if False:",
+        NAMED,
+        first=6,
+    ),
     "a look that shows a hang stops nothing": Mutant(
         HANGS,
         "if event.judgement is not Judgement.HANG:",
@@ -96,6 +105,7 @@ MUTANTS: dict[str, Mutant] = {
         "free = [look for look in looks if not look.waits]",
         "free = looks[-1:]",
         BLAME,
+        first=6,
     ),
     "the clocks of nodes are taken for the same": Mutant(
         SAMPLING,
@@ -115,7 +125,7 @@ MUTANTS: dict[str, Mutant] = {
         "self._next = now + self._every_s",
         "self._next = math.inf",
         SEEN,
-        first=11,
+        first=35,
     ),
     "what differs is told to nobody": Mutant(
         CORRUPTION,
@@ -129,35 +139,35 @@ MUTANTS: dict[str, Mutant] = {
         "return severity in (Severity.FATAL, Severity.LEAVES) or alerts >= ALERTS",
         "return severity in (Severity.FATAL, Severity.LEAVES) or alerts >= 1",
         HEALTHY,
-        first=5,
+        first=6,
     ),
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
         "quiet_s = now - max((known.heard_at for _, known in far), default=-math.inf)",
         "return False",
         LIMIT,
-        first=205,
+        first=219,
     ),
     "a bad step is forgotten with its attempt": Mutant(
         NUMERICS,
         "state.restore_below = min(step, state.restore_below or step)",
         "pass",
         FINITE,
-        first=9,
+        first=16,
     ),
     "what the bad step itself has left may be restored": Mutant(
         NUMERICS,
         "state.restore_below = min(step, state.restore_below or step)",
         "state.restore_below = min(step, state.restore_below or step) + 1",
         FINITE,
-        first=9,
+        first=16,
     ),
     "only the verdict may say that numbers are bad": Mutant(
         NUMERICS,
         "return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)",
         "return []",
         CALM,
-        first=19,
+        first=41,
     ),
     "a lost node is not fenced": Mutant(
         CONTROLLER,
@@ -206,7 +216,7 @@ MUTANTS: dict[str, Mutant] = {
         "state.wait_deadline = None  # nobody waited while there was no controller",
         "pass",
         LIMIT,
-        first=91,
+        first=105,
     ),
     "restarts are not counted": Mutant(
         RECOVERY,
@@ -220,7 +230,7 @@ MUTANTS: dict[str, Mutant] = {
         "return last is not None and last.signature == signature and last.step == step",
         "return False",
         LIMIT,
-        first=10,
+        first=13,
     ),
     "one finished worker is enough": Mutant(
         LEAVING, "if len(state.finished) >= state.world_size:", "if True:", LIMIT
@@ -233,14 +243,18 @@ MUTANTS: dict[str, Mutant] = {
         first=658,
     ),
     "a stopped controller blames the silent": Mutant(
-        BRIDGE, "self._liveness.forgive(now, silent_s)", "pass", HEALTHY
+        BRIDGE,
+        "self._liveness.forgive(now, silent_s)",
+        "pass",
+        HEALTHY,
+        first=4,
     ),
     "a stopped controller blames the late": Mutant(
         STOPPING,
         "self._deadline += late_s",
         "pass",
         HEALTHY,
-        first=24,
+        first=28,
     ),
     "a reconnected node gets more time than it has": Mutant(
         BRIDGE,
@@ -260,7 +274,7 @@ MUTANTS: dict[str, Mutant] = {
         "told = _some(self._tally.lost(action.node))",
         "told = _some(None)",
         CALM,
-        first=4,
+        first=8,
     ),
     "late members are not named": Mutant(
         STOPPING, "return sorted(self._pending)", "return []", CALM, first=98
@@ -291,7 +305,7 @@ MUTANTS: dict[str, Mutant] = {
         "state.start_deadline = None",
         "return []",
         TIME,
-        first=3,
+        first=4,
     ),
     "spares are not asked for again": Mutant(
         CONTROLLER,
@@ -312,12 +326,14 @@ MUTANTS: dict[str, Mutant] = {
         "awaited = state.phase in (Phase.RECOVERING, Phase.CLOSING) and not state.stopped",
         "awaited = state.phase is Phase.RECOVERING and not state.stopped",
         ENDS,
+        first=2,
     ),
     "a snapshot of another size needs not all of its parts": Mutant(
         CHOOSE,
         "return [one for one in shared if set(private.get(one, ())) >= set(range(one.world_size))]",
         "return [one for one in shared if private.get(one)]",
         ASSEMBLY,
+        first=3,
     ),
     "nothing of another size is gone on from": Mutant(
         CHOOSE,
@@ -353,7 +369,7 @@ MUTANTS: dict[str, Mutant] = {
         "state.max_step = max(state.max_step or 0, step)",
         "state.max_step = step",
         BOOKS,
-        first=322,
+        first=324,
     ),
     "the step before the last is redone": Mutant(
         ATTEMPTS, "redo_until=state.max_step or 0,", "redo_until=0,", BOOKS, first=53
@@ -376,7 +392,7 @@ MUTANTS: dict[str, Mutant] = {
         "return 0 < limit <= faults and (spares > 0 or fruitless >= limit)",
         "return 0 < limit and (spares > 0 or fruitless >= limit)",
         HEALTHY,
-        first=4,
+        first=10,
     ),
     "the wrong node is replaced": Mutant(
         RECOVERY,
@@ -398,6 +414,7 @@ MUTANTS: dict[str, Mutant] = {
         " for r, h in enumerate(held))",
         "shared = tuple(range(len(held)))",
         SNAPSHOT,
+        first=3,
     ),
     "some parts are enough": Mutant(
         CHOOSE,
@@ -411,21 +428,21 @@ MUTANTS: dict[str, Mutant] = {
         "return [at for at in restarts if at > now - window_s]",
         "return list(restarts)",
         LIMIT,
-        first=11,
+        first=14,
     ),
     "a survivor is to blame": Mutant(
         VERDICT,
         "if is_symptom(error):",
         "if False:",
         LIMIT,
-        first=298,
+        first=303,
     ),
     "errors of the environment are the script's": Mutant(
         VERDICT,
         "case _ if is_environment(error):",
         "case _ if False:",
         LIMIT,
-        first=3,
+        first=4,
     ),
     "storage that is away uses up the restarts": Mutant(
         LADDER,
@@ -473,7 +490,7 @@ MUTANTS: dict[str, Mutant] = {
         "if state.stillborn >= MAX_STILLBORN and _lacks_nodes(state):",
         "if _lacks_nodes(state):",
         LIMIT,
-        first=6,
+        first=24,
     ),
     "the bridge writes to the state": Mutant(
         BRIDGE,
@@ -501,7 +518,7 @@ MUTANTS: dict[str, Mutant] = {
         "state.asked = max(0, state.asked - 1)",
         "pass",
         SPARES,
-        first=11,
+        first=21,
     ),
     "joined stretches of time lose the first": Mutant(
         LEDGER,
@@ -527,7 +544,7 @@ MUTANTS: dict[str, Mutant] = {
         "if now - min(self._heard.values(), default=now) < timeout_s:",
         "if now - next(iter(self._heard.values()), now) < timeout_s:",
         NAMED,
-        first=4,
+        first=6,
     ),
     "a duty that died is not started again": Mutant(
         SUPERVISION,
@@ -541,26 +558,28 @@ MUTANTS: dict[str, Mutant] = {
         "self.nodes.expect(node, self._settings.reconnect_s)",
         "pass",
         NAMED,
-        first=5,
+        first=30,
     ),
     "nobody else is asked to hold a copy": Mutant(
         DECISIONS,
         "if self._replicas is not None and self._batch.durable and not self._batch.held:",
         "if False:",
         BOUND,
-        first=40,
+        first=63,
     ),
     "an order leaves before a copy is held": Mutant(
         DECISIONS,
         "if self._replicas is not None and not self._replicas.held(connected):",
         "if False:",
         TERMS,
+        first=1,
     ),
     "a copy on the controller's own machine is enough": Mutant(
         REPLICAS,
         "return [node for node in there if not self._near(node)] or there",
         "return there",
         TERMS,
+        first=19,
     ),
     "whoever may have lost the lease acts": Mutant(
         SHELL,
@@ -581,7 +600,7 @@ MUTANTS: dict[str, Mutant] = {
         "version=order.version,",
         "",
         VERSIONS,
-        first=18,
+        first=34,
     ),
     "a duty that fails again and again never ends its process": Mutant(
         SUPERVISION,

@@ -46,7 +46,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a copy of the package that has a bug."""
     folder = tmp_path_factory.mktemp("broken")
     source = Path(holdfast.__file__).parent
-    shutil.copytree(source, folder / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(source, folder / "holdfast", ignore=shutil.ignore_patterns("*.pyc.*"))
     path = folder / "holdfast" / BUG.file
     path.write_text(BUG.planted(path.read_text()))
     return folder

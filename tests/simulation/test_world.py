@@ -21,12 +21,14 @@ from holdfast.simulation.environment import AT_ONCE_MAX, Environment, Foul
 from holdfast.simulation.hardship import CLUSTER, RATES, SHARES, Hardship, draw
 from holdfast.simulation.swarm import run
 from holdfast.simulation.world import World
+from tests.more import examples
 
 SEEDS = range(40)
+HASHED = examples(16)
 DIGESTS = """
 import hashlib, sys
 from holdfast.simulation.swarm import run
-for seed in range(12):
+for seed in range(int(sys.argv[1])):
     told, lines = run(seed, hours=8.0, nodes=8)
     print(seed, told.happened, told.outcome, len(lines), hashlib.sha256(lines).hexdigest())
 """
@@ -35,13 +37,14 @@ for seed in range(12):
 def digests(hash_seed: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(
-        [sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True, check=True
-    ).stdout
+        [sys.executable, "-c", DIGESTS, str(HASHED)], env=environment, capture_output=True,
+        text=True, check=True,
+    ).stdout  # fmt: skip
 
 
 def test_the_same_seed_gives_the_same_journal_however_python_hashes() -> None:
     other = digests("0" if os.environ.get("PYTHONHASHSEED") != "0" else "4242")
-    here = [run(seed, hours=8.0, nodes=8)[1] for seed in range(12)]
+    here = [run(seed, hours=8.0, nodes=8)[1] for seed in range(HASHED)]
     assert [line.split()[-1] for line in other.splitlines()] == [
         hashlib.sha256(lines).hexdigest() for lines in here
     ]

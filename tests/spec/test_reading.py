@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import UNSEEN, Error
-from holdfast.spec import job_from_dict, reading
-from holdfast.spec.load import job_from_text, job_schema, to_yaml
+from holdfast.spec import Job, job_from_dict, reading
+from holdfast.spec.load import job_from_text, to_yaml
 from holdfast.spec.reading import UnreadableError, UnsureError, mapping, plain_value
 from tests.more import examples
 
@@ -241,7 +241,7 @@ def test_any_text_gives_a_job_or_a_clear_error(text: str) -> None:
     sound_or_clear(text)
 
 
-KEYS = sorted(job_schema()["properties"])
+KEYS = sorted(Job.model_fields)
 VALUES = st.recursive(
     TEXTS | st.none() | st.booleans() | st.integers() | st.floats() | st.characters(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),

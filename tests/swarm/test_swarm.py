@@ -5,11 +5,12 @@ The worlds differ in size and length as well as in what goes wrong in them. `hol
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from holdfast.simulation.swarm import Told, run
-from tests.more import sample
+from tests.more import MORE, sample
 
 SWARMS = sample(  # first seed, worlds, hours, nodes
     [
@@ -31,8 +32,11 @@ SWARMS = sample(  # first seed, worlds, hours, nodes
 )
 
 
-def lived(first: int, worlds: int, hours: float, nodes: int) -> list[Told]:
-    return [run(seed, hours=hours, nodes=nodes)[0] for seed in range(first, first + worlds)]
+WORTHY = range(20, 30) if MORE else (23, 25, 27, 29)
+
+
+def lived(seeds: Iterable[int], hours: float, nodes: int) -> list[Told]:
+    return [run(seed, hours=hours, nodes=nodes)[0] for seed in seeds]
 
 
 def objections(told: list[Told]) -> list[str]:
@@ -43,15 +47,15 @@ def objections(told: list[Told]) -> list[str]:
 def test_no_promise_is_broken_in_any_world(
     first: int, worlds: int, hours: float, nodes: int
 ) -> None:
-    assert objections(lived(first, worlds, hours, nodes)) == []
+    assert objections(lived(range(first, first + worlds), hours, nodes)) == []
 
 
 def test_no_promise_is_broken_in_worlds_that_are_worth_looking_at() -> None:
     """Jobs end in every way there is, and most of them are restarted several times."""
-    told = lived(20, 10, 24.0, 16)
+    told = lived(WORTHY, 24.0, 16)
     assert objections(told) == []
     assert set(Counter(world.outcome for world in told)) == {
         "succeeded", "failed", "gave_up", "stopped",
     }  # fmt: skip
-    assert sum(world.attempts > 5 for world in told) > 6
+    assert sum(world.attempts > 5 for world in told) > 0.6 * len(told)
     assert max(world.attempts for world in told) > 50

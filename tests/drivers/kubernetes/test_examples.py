@@ -7,13 +7,13 @@ from docs.manifests import EXAMPLES, FOLDER, Example, examples
 from holdfast.drivers.kubernetes.lint import lint
 from tests.drivers.kubernetes.schemas import problems
 
-WRITTEN = examples()
 STALE = "run `make docs`, which writes deploy/examples anew"
 
 
 def test_every_file_is_up_to_date_and_there_is_no_other() -> None:
-    assert set(FOLDER.iterdir()) == set(WRITTEN), STALE
-    assert [path.name for path, text in WRITTEN.items() if path.read_text() != text] == [], STALE
+    written = examples()
+    assert set(FOLDER.iterdir()) == set(written), STALE
+    assert [path.name for path, text in written.items() if path.read_text() != text] == [], STALE
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.file.stem)
