@@ -3,7 +3,10 @@
 A worker that waits in a collective, a lock or a sleep stands at one place and uses no processor;
 one that compiles, evaluates or loads a file does. The kernel's counters tell them apart where
 stacks alone do not, and are there where stacks cannot be read. A thread that is ready to run and
-gets no processor does not wait for anybody: on an overloaded machine nothing else would tell.
+gets no processor does not wait for anybody: on an overloaded machine nothing else would tell. But
+there, and below a limit of a container's processors, a thread that only wakes up now and then is
+ready for most of the time, too. So what counts is the share of a processor that a thread takes
+while it gets one or does not want it.
 """
 
 from collections.abc import Sequence
@@ -20,20 +23,32 @@ RUNNABLE = "running"
 NANOSECOND = 1e-9
 
 
+class Scheduled(NamedTuple):
+    """What the kernel's scheduler counts of a thread, in seconds."""
+
+    ran_s: float
+    starved_s: float  # ready to run, and without a processor
+
+
 class Usage(NamedTuple):
     """Counters since the start of the process: seconds of processors, and bytes."""
 
     main_s: float  # the main thread, and processes of its own
     others_s: float  # the other threads
-    starved_s: float  # threads and processes of its own, ready to run and without a processor
+    scheduled: dict[int, Scheduled]  # its threads and processes of its own; empty: not counted
     bytes: int
+
+    @property
+    def starved_s(self) -> float:
+        """Of all of them."""
+        return sum(one.starved_s for one in self.scheduled.values())
 
 
 def usage_of(process: psutil.Process) -> Usage:
     """Of a worker now. Raises `psutil.Error`."""
     times = process.cpu_times()
     threads = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
-    starved_s = sum(_starved_s(process.pid, thread) for thread in threads)
+    scheduled = {thread: _scheduled(process.pid, thread) for thread in threads}
     main_s = threads.pop(process.pid, 0.0)
     children_s = times.children_user + times.children_system
     for child in process.children(recursive=True):
@@ -41,9 +56,10 @@ def usage_of(process: psutil.Process) -> Usage:
             of_child = child.cpu_times()
         except psutil.Error:
             continue
-        starved_s += _starved_s(child.pid, child.pid)
+        scheduled[child.pid] = _scheduled(child.pid, child.pid)
         children_s += of_child.user + of_child.system
-    return Usage(main_s + children_s, sum(threads.values()), starved_s, _bytes(process.pid))
+    counted = {pid: one for pid, one in scheduled.items() if one is not None}
+    return Usage(main_s + children_s, sum(threads.values()), counted, _bytes(process.pid))
 
 
 def _bytes(pid: int) -> int:
@@ -56,14 +72,22 @@ def _bytes(pid: int) -> int:
     return sum(int(count) for name, _, count in counts if name in ("rchar", "wchar"))
 
 
-def _starved_s(pid: int, thread: int) -> float:
-    """The second number of `schedstat` (Documentation/scheduler/sched-stats.rst); 0 where the
-    kernel does not count it."""
+def _scheduled(pid: int, thread: int) -> Scheduled | None:
+    """From `schedstat` (Documentation/scheduler/sched-stats.rst); None where the kernel does not
+    count it."""
     try:
-        text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
-        return int(text.split()[1]) * NANOSECOND
-    except (OSError, IndexError, ValueError):
-        return 0.0
+        ran, starved, *_ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+        return Scheduled(int(ran) * NANOSECOND, int(starved) * NANOSECOND)
+    except (OSError, ValueError):
+        return None
+
+
+def _starves(before: Scheduled | None, after: Scheduled, took_s: float) -> bool:
+    """Whether this thread would have taken `BUSY_SHARE` of a processor, had it got one."""
+    ran_s, starved_s = before or Scheduled(0.0, 0.0)
+    starved_s = after.starved_s - starved_s
+    could_s = max(took_s - starved_s, 0.0)
+    return starved_s > BUSY_SHARE * took_s and after.ran_s - ran_s >= BUSY_SHARE * could_s
 
 
 def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: float) -> Activity:
@@ -72,9 +96,14 @@ def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: f
     if len({threads[0].frames for threads in read}) > 1:
         return Activity.MOVES
     least_s = BUSY_SHARE * took_s
-    busy_s = max(after.main_s - before.main_s, after.starved_s - before.starved_s)
+    computes = after.main_s - before.main_s > least_s
     many_bytes = after.bytes - before.bytes > BUSY_BYTES_S * took_s
-    if busy_s > least_s or many_bytes or any(look.state == RUNNABLE for look in looks):
+    if after.scheduled:
+        had = before.scheduled.get
+        starves = any(_starves(had(pid), one, took_s) for pid, one in after.scheduled.items())
+    else:
+        starves = any(look.state == RUNNABLE for look in looks)
+    if computes or many_bytes or starves:
         return Activity.BUSY
     others = {tuple(sorted((t.pid, t.frames) for t in threads[1:])) for threads in read}
     if len(others) > 1 or after.others_s - before.others_s > least_s:

@@ -18,15 +18,41 @@ def process(pid: int, *children: Any) -> Any:
     return found
 
 
-def test_a_worker_whose_compiler_gets_no_processor_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+STILL = [StackGroup(ranks=((0, 0),), state="sleeping")]
+
+
+def used(monkeypatch: pytest.MonkeyPatch, worker: Any, *counted: activity.Scheduled) -> Any:
+    """Its usage, where its threads and children were scheduled like that: 1, 2 and so on."""
+    monkeypatch.setattr(activity, "_scheduled", lambda _pid, thread: counted[thread - 1])
+    monkeypatch.setattr(activity, "_bytes", lambda _pid: 0)
+    return activity.usage_of(worker)
+
+
+@pytest.mark.parametrize("ran_s", [0.0, 0.9])
+def test_a_worker_whose_compiler_gets_no_processor_is_busy(
+    monkeypatch: pytest.MonkeyPatch, ran_s: float
+) -> None:
     """Found on an overloaded machine: the compiler of torch.compile waited for a processor, and
     its worker, which waited for the compiler, was taken for one that hangs."""
-    starved = {1: 0.0, 2: 0.0}
-    monkeypatch.setattr(activity, "_starved_s", lambda pid, _thread: starved[pid])
-    monkeypatch.setattr(activity, "_bytes", lambda _pid: 0)
-    worker = process(1, process(2))
-    before = activity.usage_of(worker)
-    starved[2] = 4.0
-    looks = [StackGroup(ranks=((0, 0),), state="sleeping")]
-    assert activity.activity(looks, before, activity.usage_of(worker), 5.0) is Activity.BUSY
-    assert activity.activity(looks, before, before, 5.0) is Activity.STILL
+    worker, idle = process(1, process(2)), activity.Scheduled(0.0, 0.0)
+    before = used(monkeypatch, worker, idle, idle)
+    after = used(monkeypatch, worker, idle, activity.Scheduled(ran_s, 5.0 - ran_s))
+    assert activity.activity(STILL, before, after, 5.0) is Activity.BUSY
+    assert activity.activity(STILL, before, before, 5.0) is Activity.STILL
+
+
+def test_a_thread_that_wakes_up_now_and_then_keeps_no_worker_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found below a limit of a quarter of a processor: each time that a thread of gloo looked for
+    news it waited for its turn, and ranks that hung counted as busy for as long as they did."""
+    worker, idle = process(1, process(2)), activity.Scheduled(0.0, 0.0)
+    before = used(monkeypatch, worker, idle, idle)
+    after = used(monkeypatch, worker, activity.Scheduled(0.0, 0.1), activity.Scheduled(0.01, 4.6))
+    assert activity.activity(STILL, before, after, 5.0) is Activity.STILL
+
+
+def test_where_the_kernel_counts_no_waiting_a_thread_that_is_ready_to_run_is_busy() -> None:
+    usage, ready = activity.Usage(0.0, 0.0, {}, 0), [StackGroup(ranks=((0, 0),), state="running")]
+    assert activity.activity(ready, usage, usage, 5.0) is Activity.BUSY
+    assert activity.activity(STILL, usage, usage, 5.0) is Activity.STILL
