@@ -159,8 +159,10 @@ def _line_on(control: int, where: str, meanwhile: Meanwhile | None) -> bytes:
         with contextlib.suppress(BrokenPipeError):
             sock.send(f"{where}\n".encode())
         if meanwhile is not None:
-            readable, _, _ = select.select([sock.fileno(), meanwhile.fd], [], [])
-            if sock.fileno() not in readable:
+            both = select.poll()  # takes any number for a file, unlike select()
+            both.register(sock, select.POLLIN)
+            both.register(meanwhile.fd, select.POLLIN)
+            if sock.fileno() not in dict(both.poll()):
                 meanwhile.act()
         with contextlib.suppress(ConnectionResetError):
             return sock.recv(LINE_BYTES, socket.MSG_PEEK)

@@ -1,6 +1,8 @@
 """What reaches a worker on the socket beside the one on which its rank comes, and when."""
 
+import fcntl
 import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -76,6 +78,22 @@ def test_where_the_rank_is_there_nothing_is_begun(
         ours.sendall(b"a rank\n")
         never = rank.Meanwhile(worker.fileno(), lambda: pytest.fail("it has its rank"))
         assert rank._line_on(theirs.fileno(), "join()", never) == b"a rank\n"
+
+
+def test_a_script_may_have_many_files_open_when_it_waits(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    agent, worker = pair
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    high = fcntl.fcntl(worker, fcntl.F_DUPFD, 1100)  # select() ends at 1023
+    agent.sendall(LOOK + b"2\n")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        meanwhile = rank.Meanwhile(high, lambda: ours.sendall(b"a rank\n"))
+        assert rank._line_on(theirs.fileno(), "join()", meanwhile) == b"a rank\n"
+    os.close(high)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_an_order_to_park_is_heard_after_what_came_while_it_was_warm(
