@@ -160,12 +160,20 @@ def test_experts_are_found_by_a_plan_or_by_what_the_model_declares() -> None:
     names = [f"layers.{number}.network.experts" for number in range(4)]
     assert experts_of(mixture(), None, 2) == names
     assert experts_of(mixture(), {"layers.1.network.experts": "experts"}, 4) == names[1:2]
+    twice = {"layers.*.network.experts": "experts", "layers.1.network.experts": "experts"}
+    assert experts_of(mixture(), twice, 2) == names, "each is divided once"
     declared: Any = nn.ModuleDict({"net": mixture()})
     plan = {"net.layers.*.network.experts": "ep_dispatch_experts", "net.head": "grouped_gemm"}
     declared.config = type("Config", (), {"base_model_ep_plan": plan})()
     assert experts_of(declared, None, 2) == [f"net.{name}" for name in names]
     both = {"head": "colwise", "layers.*.network.experts": "experts"}
     assert [*styles(mixture(), both, sequence=False)] == ["head"]
+
+
+def with_scales() -> Any:
+    model = mixture()
+    model.layers[1].network.experts.register_buffer("scale", torch.ones(4, 1))
+    return model
 
 
 @pytest.mark.parametrize(
@@ -175,6 +183,7 @@ def test_experts_are_found_by_a_plan_or_by_what_the_model_declares() -> None:
         (llama, None, 2, "parallel.ep is 2, but the model is not known to have experts"),
         (mixture, {"head": "colwise"}, 2, "the model is not known to have experts"),
         (mixture, {"layers.*.experts": "experts"}, 2, "the plan names 'layers.*.experts', which"),
+        (with_scales, None, 2, "buffer scale of layers.1.network.experts cannot be divided"),
         (mixture, {"layers.0": "experts"}, 2, "the experts of layers.0 cannot be told apart"),
     ],
 )

@@ -51,6 +51,7 @@ def experts_of(model: nn.Module, given: Plan | None, ep: int) -> list[str]:
             help=f'run.parallelize(model, plan={{"layers.*.experts": "{EXPERTS[0]}"}}), or '
             "parallel.ep: 1",
         )
+    found = list(dict.fromkeys(found))  # two patterns may mean the same
     for name in found:
         _require_divisible(name, model.get_submodule(name), ep)
     return found
@@ -68,6 +69,13 @@ def _require_divisible(name: str, module: nn.Module, ep: int) -> None:
             help="stack the experts: one parameter (experts, rows, columns) for each matrix",
         )
     (count,) = {*counts.values()}
+    for key in (key for key, buffer in module.named_buffers() if buffer.shape[:1] == (count,)):
+        raise Error(
+            "layout-invalid",
+            f"the buffer {key} of {name} cannot be divided",
+            why=f"it has a row for each of the {count} experts, and only parameters are divided",
+            help="make it a parameter (requires_grad=False), or keep it outside of that module",
+        )
     if count % ep:
         fits = " or ".join(map(str, divisors(count)))
         raise Error(
