@@ -24,6 +24,7 @@ from holdfast.drivers import records
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError
 from holdfast.drivers.kubernetes.remote import Look
 from holdfast.errors import Error
+from holdfast.history.answers import JSON_BYTES, require_answer
 from tests.browser.serving import ServedPage
 from tests.dashboard.publishing import published
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
@@ -222,6 +223,15 @@ def test_an_answer_in_the_smallest_chunks_holds_nobody_up() -> None:
     count = 1 << 20
     whole = controller_figures._joined(b"1\r\nx\r\n" * count + b"0\r\n\r\n")
     assert whole == b"x" * count
+
+
+@pytest.mark.parametrize("path", ["curve/0/end/100", "ranks/late/best"])
+def test_numbers_that_would_fill_the_memory_of_the_page_are_not_read(path: str) -> None:
+    at = [0] * (JSON_BYTES // 2)
+    curve = {"first": 0, "last": 0, "step": [], "low": {}, "high": {}, "mean": {}}
+    content = json.dumps({**curve, "ranks": 0, "at": at, "span_s": [], "attempt": []}).encode()
+    with pytest.raises(ValueError, match="more than 8 MiB of JSON"):
+        require_answer(path, content)
 
 
 def test_a_controller_that_says_nothing_is_not_waited_for_without_end(

@@ -105,7 +105,7 @@ def test_a_refusal_that_does_not_end_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a pod behind the proxy of the API, that fills our memory."""
-    sent = []
+    sent = list[int]()
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
