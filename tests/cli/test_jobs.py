@@ -6,6 +6,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,33 @@ def test_ctrl_c_stops_cleanly_with_status_130(home: Path, tool: Tool) -> None:
     assert run.returncode == 130
     assert "[0] bye" in out
     assert "tool stopped" in err
+    assert answer("status")["outcome"] == "stopped"
+
+
+FORGOTTEN = """
+import os, signal, sys
+from holdfast.cli import main
+
+class Gone:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)  # nobody can be told of an exception here
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "holdfast.drivers.local":
+            sys.meta_path.remove(self)
+            Gone()
+
+sys.meta_path.insert(0, Finder())
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_that_python_forgets_while_the_command_starts_stops_too(tool: Tool) -> None:
+    command = [sys.executable, "-c", FORGOTTEN, "run", *tool("sleep 600")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "Exception ignored" in run.stderr
+    assert run.returncode == 130, run.stderr
     assert answer("status")["outcome"] == "stopped"
 
 
