@@ -11,7 +11,7 @@ while it gets one or does not want it.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -50,16 +50,21 @@ def usage_of(process: psutil.Process) -> Usage:
     threads = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
     scheduled = {thread: _scheduled(process.pid, thread) for thread in threads}
     main_s = threads.pop(process.pid, 0.0)
-    children_s = times.children_user + times.children_system
+    children_s = _of_ended(times)
     for child in process.children(recursive=True):
         try:
             of_child = child.cpu_times()
         except psutil.Error:
             continue
         scheduled[child.pid] = _scheduled(child.pid, child.pid)
-        children_s += of_child.user + of_child.system
+        children_s += of_child.user + of_child.system + _of_ended(of_child)
     counted = {pid: one for pid, one in scheduled.items() if one is not None}
     return Usage(main_s + children_s, sum(threads.values()), counted, _bytes(process.pid))
+
+
+def _of_ended(times: Any) -> float:
+    """What processes took that this one has waited for: they are no children any more."""
+    return float(times.children_user + times.children_system)
 
 
 def _bytes(pid: int) -> int:

@@ -52,6 +52,18 @@ def test_a_thread_that_wakes_up_now_and_then_keeps_no_worker_busy(
     assert activity.activity(STILL, before, after, 5.0) is Activity.STILL
 
 
+def test_what_a_process_below_has_waited_for_counts_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one compiler after the other that a pool of processes starts nothing would be seen."""
+    idle = activity.Scheduled(0.0, 0.0)
+    compiler, pool = process(3), process(2)
+    before = used(monkeypatch, process(1, pool, compiler), idle, idle, idle)
+    pool.cpu_times().children_user = 3.0
+    after = used(monkeypatch, process(1, pool), idle, idle)
+    assert activity.activity(STILL, before, after, 5.0) is Activity.BUSY
+
+
 def test_where_the_kernel_counts_no_waiting_a_thread_that_is_ready_to_run_is_busy() -> None:
     usage, ready = activity.Usage(0.0, 0.0, {}, 0), [StackGroup(ranks=((0, 0),), state="running")]
     assert activity.activity(ready, usage, usage, 5.0) is Activity.BUSY
