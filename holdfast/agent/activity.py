@@ -82,7 +82,8 @@ def _scheduled(pid: int, thread: int) -> Scheduled | None:
     count it."""
     try:
         ran, starved, *_ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
-        return Scheduled(int(ran) * NANOSECOND, int(starved) * NANOSECOND)
+        counts = ran != "0"  # of a kernel without CONFIG_SCHED_INFO all are 0
+        return Scheduled(int(ran) * NANOSECOND, int(starved) * NANOSECOND) if counts else None
     except (OSError, ValueError):
         return None
 
@@ -108,6 +109,8 @@ def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: f
         starves = any(_starves(had(pid), one, took_s) for pid, one in after.scheduled.items())
     else:
         starves = any(look.state == RUNNABLE for look in looks)
+    if after.scheduled == before.scheduled:  # a wait is counted when it ends
+        starves = starves or all(look.state == RUNNABLE for look in looks)
     if computes or many_bytes or starves:
         return Activity.BUSY
     others = {tuple(sorted((t.pid, t.frames) for t in threads[1:])) for threads in read}
