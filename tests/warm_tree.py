@@ -87,7 +87,9 @@ class Child(Forked):
 
     def _execute_child(self, words: Any, *how: Any) -> None:
         python, option, what = (*words, "", "", "")[:3]
-        is_ours = what in MODULES if option == "-m" else option == "-u" and what[:1] not in ("", "-")
+        is_ours = (
+            what in MODULES if option == "-m" else option == "-u" and what[:1] not in ("", "-")
+        )
         if python == sys.executable and is_ours:
             try:
                 super()._execute_child(words, *how)

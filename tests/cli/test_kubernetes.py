@@ -61,12 +61,13 @@ class Site:
     def start(self, *words: str, folder: Path | None = None, **variables: str) -> Warm:
         """`holdfast WORDS --on kubernetes`."""
         env = {**self.env, "HOLDFAST_ON": "kubernetes", **variables}
-        pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
-        return Patient(words, env=env, cwd=folder, text=True, **pipes)
+        return Patient(
+            words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, text=True, cwd=folder
+        )  # fmt: skip
 
     def holdfast(self, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         """The same, to its end."""
-        process = self.start(*words, **variables)
+        process = self.start(*words, folder=None, **variables)
         out, err = process.communicate(timeout=PATIENCE_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
