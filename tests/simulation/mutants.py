@@ -295,7 +295,7 @@ MUTANTS: dict[str, Mutant] = {
         "return [EndJob(outcome=state.outcome, reason=state.why)]",
         "return []",
         ENDS,
-        first=437,
+        first=968,
     ),
     "a job that is asked to stop awaits no answer": Mutant(
         CONTROLLER,
