@@ -11,7 +11,7 @@ while it gets one or does not want it.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -50,16 +50,21 @@ def usage_of(process: psutil.Process) -> Usage:
     threads = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
     scheduled = {thread: _scheduled(process.pid, thread) for thread in threads}
     main_s = threads.pop(process.pid, 0.0)
-    children_s = times.children_user + times.children_system
+    children_s = _of_ended(times)
     for child in process.children(recursive=True):
         try:
             of_child = child.cpu_times()
         except psutil.Error:
             continue
         scheduled[child.pid] = _scheduled(child.pid, child.pid)
-        children_s += of_child.user + of_child.system
+        children_s += of_child.user + of_child.system + _of_ended(of_child)
     counted = {pid: one for pid, one in scheduled.items() if one is not None}
     return Usage(main_s + children_s, sum(threads.values()), counted, _bytes(process.pid))
+
+
+def _of_ended(times: Any) -> float:
+    """What processes took that this one has waited for: they are no children any more."""
+    return float(times.children_user + times.children_system)
 
 
 def _bytes(pid: int) -> int:
@@ -77,7 +82,8 @@ def _scheduled(pid: int, thread: int) -> Scheduled | None:
     count it."""
     try:
         ran, starved, *_ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
-        return Scheduled(int(ran) * NANOSECOND, int(starved) * NANOSECOND)
+        counts = ran != "0"  # of a kernel without CONFIG_SCHED_INFO all are 0
+        return Scheduled(int(ran) * NANOSECOND, int(starved) * NANOSECOND) if counts else None
     except (OSError, ValueError):
         return None
 
@@ -103,6 +109,8 @@ def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: f
         starves = any(_starves(had(pid), one, took_s) for pid, one in after.scheduled.items())
     else:
         starves = any(look.state == RUNNABLE for look in looks)
+    if after.scheduled == before.scheduled:  # a wait is counted when it ends
+        starves = starves or all(look.state == RUNNABLE for look in looks)
     if computes or many_bytes or starves:
         return Activity.BUSY
     others = {tuple(sorted((t.pid, t.frames) for t in threads[1:])) for threads in read}

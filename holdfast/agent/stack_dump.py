@@ -83,11 +83,11 @@ async def _worker(
 async def _look(process: psutil.Process, turns: asyncio.Semaphore) -> StackGroup:
     """One worker. Raises `psutil.Error`."""
     state = process.status()
-    try:
+    sleeps_in = _sleeps_in(process.pid) if state == psutil.STATUS_SLEEPING else ""
+    try:  # that stops it for a moment, after which it goes on to wait once it gets a processor
         threads = await _process(process.pid, turns)
     except DumpError as error:
         return StackGroup(ranks=(), state=state, why=str(error))
-    sleeps_in = _sleeps_in(process.pid) if state == psutil.STATUS_SLEEPING else ""
     found = tuple(threads[:MAX_THREADS])
     return StackGroup(ranks=(), state=state, threads=found, sleeps_in=sleeps_in)
 

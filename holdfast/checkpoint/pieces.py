@@ -91,11 +91,7 @@ def read_leaf(opened: Opened, ref: Ref, box: Box | None) -> torch.Tensor:
     for at, chunk in _placed(saved.chunks):
         if at < last and at + chunk.length > first:
             catalog.read_chunk_into(opened.store, chunk, memory[at : at + chunk.length])
-    if box is None:
-        return data
-    found = cut(view(at_start(ref.leaf), memory), box)
-    # whoever keeps a few rows is not to keep the memory of all
-    return found if found.untyped_storage().nbytes() == found.nbytes else found.clone()
+    return data if box is None else cut(view(at_start(ref.leaf), memory), box)
 
 
 def cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """What is counted as activity of a worker."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,34 @@ def test_a_thread_that_wakes_up_now_and_then_keeps_no_worker_busy(
     before = used(monkeypatch, worker, idle, idle)
     after = used(monkeypatch, worker, activity.Scheduled(0.0, 0.1), activity.Scheduled(0.01, 4.6))
     assert activity.activity(STILL, before, after, 5.0) is Activity.STILL
+
+
+def test_a_worker_that_got_no_processor_at_all_is_busy_though_none_of_its_waits_has_ended() -> None:
+    usage = activity.Usage(0.0, 0.0, {1: activity.Scheduled(9.0, 1.0)}, 0)
+    ready = StackGroup(ranks=((0, 0),), state="running", why="py-spy: Permission denied")
+    asleep = StackGroup(ranks=((0, 0),), state="sleeping", why="py-spy: Permission denied")
+    assert activity.activity([ready] * 3, usage, usage, 1.0) is Activity.BUSY
+    assert activity.activity([ready, asleep, ready], usage, usage, 1.0) is Activity.STILL
+    moved = usage._replace(scheduled={1: activity.Scheduled(9.01, 1.0)})
+    assert activity.activity([ready] * 3, usage, moved, 1.0) is Activity.STILL
+
+
+def test_a_kernel_that_counts_nothing_says_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {1: "0 0 0\n", 2: "5000000000 1000000000 7\n"}
+    monkeypatch.setattr(Path, "read_text", lambda path: texts[int(path.parts[-2])])
+    assert [activity._scheduled(1, 1), activity._scheduled(1, 2)] == [None, (5.0, 1.0)]
+
+
+def test_what_a_process_below_has_waited_for_counts_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one compiler after the other that a pool of processes starts nothing would be seen."""
+    idle = activity.Scheduled(0.0, 0.0)
+    compiler, pool = process(3), process(2)
+    before = used(monkeypatch, process(1, pool, compiler), idle, idle, idle)
+    pool.cpu_times().children_user = 3.0
+    after = used(monkeypatch, process(1, pool), idle, idle)
+    assert activity.activity(STILL, before, after, 5.0) is Activity.BUSY
 
 
 def test_where_the_kernel_counts_no_waiting_a_thread_that_is_ready_to_run_is_busy() -> None:

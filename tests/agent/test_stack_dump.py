@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.agent import stack_dump
 from holdfast.agent.stack_dump import stacks_of
-from holdfast.stacks import Activity, StackGroup
+from holdfast.stacks import Activity, StackGroup, ThreadStack
 from tests.patience import until
 
 SLEEPS = "def waits():\n    print('up', flush=True)\n    time.sleep(1e6)\nwaits()\n"
@@ -240,3 +240,18 @@ def test_what_the_kernel_has_it_wait_for_is_told(start: Start) -> None:
         return "pipe_read" in group.sleeps_in
 
     assert until(told)
+
+
+def test_what_it_waits_in_is_asked_before_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards it may not have got a processor yet to go on waiting, and nothing is told."""
+    places = ["request_wait_answer", ""]
+    monkeypatch.setattr(stack_dump, "_sleeps_in", lambda _pid: places[0])
+
+    async def stopped(pid: int, _turns: object) -> list[ThreadStack]:
+        places.pop(0)
+        return [ThreadStack(name="MainThread", pid=pid, frames=("reads (train.py:7)",))]
+
+    monkeypatch.setattr(stack_dump, "_process", stopped)
+    monkeypatch.setattr(psutil.Process, "status", lambda _: psutil.STATUS_SLEEPING)
+    [group] = taken((0, os.getpid()))
+    assert group.sleeps_in == "request_wait_answer"

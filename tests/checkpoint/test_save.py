@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from holdfast.checkpoint import manifest as files
@@ -19,12 +18,10 @@ from holdfast.checkpoint.catalog import (
     read_chunk,
     verify,
 )
-from holdfast.checkpoint.contents import Ref
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import CHUNK_BYTES, RankPart
 from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.pieces import read_leaf
 from holdfast.checkpoint.reuse import FRESH_EVERY
 from holdfast.checkpoint.save import (
     SaveCancelledError,
@@ -57,12 +54,7 @@ def test_what_was_saved_is_read_back_on_every_kind_of_place(store: CheckpointSto
     }
     assert read == shared
     assert [len(leaf.chunks or ()) for leaf in part.leaves] == [2, 0, 1]
-    index = index_of(store, part)
-    assert index.tree[1::2] == list(shared)
-    tensor = msgspec.structs.replace(index.leaves[0], kind="t", dtype="uint8")
-    some = read_leaf(opened, Ref(0, StatePart.SHARED, 0, tensor), ((7,), (5,)))
-    assert bytes(some.tolist()) == LARGE[7:12]
-    assert some.untyped_storage().nbytes() == 5, "who keeps it keeps no more than that"
+    assert index_of(store, part).tree[1::2] == list(shared)
     assert verify(store, Key(2, 7)) == []
     snapshot.close()
 

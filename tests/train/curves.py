@@ -102,9 +102,7 @@ class CurveRank:
         torch.manual_seed(what.seed)
         model: torch.nn.Module = Llama(EXPERTS if what.experts else SHAPE)
         placement = find_placement()
-        arena = Arena(self.arenas[what.arena]) if what.arena else None
-        progress = ProgressReporter(Page(Page.create()), 0)
-        run = Run(placement, torch.device("cpu"), progress, arena=arena)
+        run = Run(placement, torch.device("cpu"), ProgressReporter(Page(Page.create()), 0))
         model = run.parallelize(model, places=PLACES) if what.layout else run.parallelize(model)
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(
             model.parameters(), lr=1e-2, foreach=False
