@@ -69,13 +69,13 @@ def test_a_checkpoint_left_unread_for_a_snapshot_that_is_damaged_is_read_after_a
 
 
 def test_a_checkpoint_is_read_where_a_hook_may_take_or_see_something_of_it(small: Any) -> None:
-    ours, lightning = small.of_lightning, small.lightning
+    ours = small.of_lightning
 
-    class Old(lightning.LightningDataModule):  # type: ignore[misc]
+    class Old(small.lightning.LightningDataModule):  # type: ignore[misc]
         def on_load_checkpoint(self, _: Any) -> None:
             """Lightning 2 does not know it."""
 
-    class Noting(lightning.Callback):  # type: ignore[misc]
+    class Noting(small.lightning.Callback):  # type: ignore[misc]
         def on_fit_start(self, *_: Any) -> None:
             """It keeps a copy of the weights."""
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_is_read_where_a_hook_may_take_or_see_something_of_it(small
         trainer.datamodule = data
         return bool(ours._hooks_read(trainer))
 
-    kinds = lightning.pytorch.callbacks
+    kinds = small.lightning.pytorch.callbacks
     assert not reads(kinds.ModelSummary(), kinds.Timer(), data=Old())
     assert reads(Noting()) and reads(kinds.BackboneFinetuning()) and reads(model=Begins())
 
