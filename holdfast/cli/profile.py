@@ -81,20 +81,21 @@ def profile(
         _require_any(told)
         merged = _merged(told, wish, traces)
     found = _Found(told.job, told.reply, merged if isinstance(merged, Path) else None)
-    if as_json:
-        json_result(_as_json(found))
-    else:
+    failed = merged if isinstance(merged, Error) else None
+    if output is not None and merged is None:
+        failed = _not_written(told, output)
+    if not as_json:
         result("\n".join(_shown(found)))
+    elif failed is None:  # an error is a JSON value, too, and there is one
+        json_result(_as_json(found))
     for one in found.reply.ranks:
         if one.why:
             talk(f"no profile of rank {one.rank}: {one.why}")
         elif one.rank in traces.stayed:
             talk(f"no trace of rank {one.rank}: {traces.stayed[one.rank]}; while its pod has it:")
             talk(f"  {_fetch(told.job, one, reach)}")
-    if isinstance(merged, Error):
-        raise merged
-    if output is not None and merged is None:
-        raise _not_written(told, output)
+    if failed is not None:
+        raise failed
 
 
 def _wish(steps: int, ranks: str) -> "ProfileWish":

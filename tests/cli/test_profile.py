@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ def test_a_trace_that_cannot_be_merged_hides_no_figures(
     assert main(["profile", "gpt", "--on", "kubernetes"]) == ExitStatus.PLATFORM
     shown = capsys.readouterr()
     assert "try first: " in shown.out and "error[output-unwritable]" in shown.err
+    assert main(["profile", "gpt", "--on", "kubernetes", "--json"]) == ExitStatus.PLATFORM
+    assert json.loads(capsys.readouterr().out)["error"]["slug"] == "output-unwritable"
     assert list(tmp_path.iterdir()) == []
 
 
