@@ -63,12 +63,6 @@ EXTERNAL = (  # where a worker waits for something outside
     "multiprocessing/", "asyncio/", "torch/utils/data/", "torch/serialization.py",
     "torch/distributed/checkpoint/",
 )  # fmt: skip
-# Of compilers, not of what they have compiled, which stands in other files while it runs.
-COMPILERS = (
-    "torch/_dynamo/convert_frame.py", "torch/_inductor/codecache.py",
-    "torch/_inductor/async_compile.py", "torch/_inductor/cpp_builder.py",
-    "torch/utils/cpp_extension.py", "triton/compiler/", "jax/_src/compiler.py", "numba/core/",
-)  # fmt: skip
 DEBUGGERS = ("pdb.py", "bdb.py", "debugpy/", "pydevd", "ipdb/")
 
 
@@ -190,7 +184,7 @@ def _by_activity(
     working = next((one for one in others if one.group.activity is Activity.MOVES), None)
     if working is not None and suspects:
         return told(Judgement.SLOW, f"No step: rank {working.rank} works {_at(working)}", 0.7)
-    compiling = next(filter(_compiles, waited_for), None)
+    compiling = next((one for one in waited_for if one.group.compiles), None)
     if compiling is not None:
         return told(
             Judgement.SLOW, f"No step: rank {compiling.rank} compiles {_at(compiling)}", 0.8
@@ -231,11 +225,6 @@ def _is_outside(look: SeenRank) -> bool:
 def _waits_in_torch(look: SeenRank) -> bool:
     """For other ranks, or for a store: on sockets that no other program serves."""
     return look.waits or _stand_in(look.group.frames[-1:], ("torch/distributed/",))
-
-
-def _compiles(look: SeenRank) -> bool:
-    """Also a thread of autograd's may: of a backward pass on a GPU."""
-    return any(_stand_in(thread.frames, COMPILERS) for thread in look.group.threads)
 
 
 def _stand_in(frames: Sequence[str], files: tuple[str, ...]) -> bool:
