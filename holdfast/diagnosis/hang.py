@@ -189,7 +189,7 @@ def _by_activity(
         return told(
             Judgement.SLOW, f"No step: rank {compiling.rank} compiles {_at(compiling)}", 0.8
         )
-    if told.suspicion.overdue and not any(page.section for page in pages.values()):
+    if told.suspicion.overdue and _still_in_it(told.suspicion, pages):
         return told(Judgement.HANG, summary, 0.8)
     still_s = BLIND_S if blind else _stillness_s(suspects, looks, finding)
     patience_s = _patience_s(most, told.suspicion, still_s)
@@ -201,6 +201,13 @@ def _by_activity(
         section = _section(pages.get(slow.rank))
         return told(Judgement.SLOW, f"No step: rank {slow.rank} {does} {_at(slow)}{section}", 0.7)
     return told(Judgement.HANG, summary, sure)
+
+
+def _still_in_it(suspicion: HangSuspected, pages: Mapping[int, WorkerReport]) -> bool:
+    """Whether the step that takes too long is under way, and nobody is in a section."""
+    steps = [page.progress.step for page in pages.values() if page.progress.step is not None]
+    there = suspicion.step is None or min(steps, default=suspicion.step) <= suspicion.step
+    return there and not any(page.section for page in pages.values())
 
 
 def _stillness_s(

@@ -237,6 +237,9 @@ def test_but_for_a_compiler_and_for_who_wants_it_so() -> None:
         section="eval",
     )  # fmt: skip
     assert named.judgement is Judgement.SLOW
+    over = {0: 8, 1: 8}  # since it was suspected
+    gone_on = judged(stands(1, does="moves"), stands(0), ago_s=5.8, overdue=True, steps=over)
+    assert gone_on.judgement is Judgement.SLOW
     unseen = judged(stands(0), missing=("node-2",), ago_s=50.0, overdue=True)
     assert unseen.judgement is Judgement.UNKNOWN
 
