@@ -15,12 +15,11 @@ be remembered.
 import contextlib
 import functools
 import os
-import select
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -129,14 +128,7 @@ def _place() -> str:
     return "the script"
 
 
-class Meanwhile(NamedTuple):
-    """What can be done while the rank does not come yet: once there is something on `fd`."""
-
-    fd: int
-    act: Callable[[], object]
-
-
-def await_rank(where: str = "join()", meanwhile: Meanwhile | None = None) -> None:
+def await_rank(where: str = "join()") -> None:
     """Return once the environment holds this worker's rank; the process ends where none will come.
 
     The agent hears `where` the script waits. Returns at once in a process that was started with its
@@ -145,7 +137,7 @@ def await_rank(where: str = "join()", meanwhile: Meanwhile | None = None) -> Non
     control = os.environ.get(CONTROL)
     if control is not None:
         sys.stdout.flush()
-        line = _line_on(int(control), where, meanwhile)
+        line = _line_on(int(control), where)
         if not line.endswith(b"\n"):
             os._exit(0)  # nothing of the script is to be done any more
         _take(msgspec.json.decode(line, type=Assignment).env)
@@ -153,15 +145,11 @@ def await_rank(where: str = "join()", meanwhile: Meanwhile | None = None) -> Non
         _tell(text)
 
 
-def _line_on(control: int, where: str, meanwhile: Meanwhile | None) -> bytes:
+def _line_on(control: int, where: str) -> bytes:
     """Empty where the agent has hung up, having read what we said or not."""
     with socket.socket(fileno=os.dup(control)) as sock:
         with contextlib.suppress(BrokenPipeError):
             sock.send(f"{where}\n".encode())
-        if meanwhile is not None:
-            readable, _, _ = select.select([sock.fileno(), meanwhile.fd], [], [])
-            if sock.fileno() not in readable:
-                meanwhile.act()
         with contextlib.suppress(ConnectionResetError):
             return sock.recv(LINE_BYTES, socket.MSG_PEEK)
     return b""

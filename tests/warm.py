@@ -37,9 +37,9 @@ def holdfast(
     return _to_its_end(process, given)
 
 
-def start(*words: str, env: Mapping[str, str] | None = None, folder: Path | None = None) -> "Warm":
-    """`holdfast WORDS`, started in a folder, with pipes for its streams."""
-    return Warm(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, text=True, cwd=folder)
+def start(*words: str, env: Mapping[str, str] | None = None) -> "Warm":
+    """`holdfast WORDS`, started, with pipes for its streams."""
+    return Warm(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, text=True)
 
 
 def program(module: str, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":

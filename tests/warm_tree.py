@@ -86,8 +86,11 @@ class Child(Forked):
         return _server
 
     def _execute_child(self, words: Any, *how: Any) -> None:
-        python, option, module = (*words, "", "", "")[:3]
-        if python == sys.executable and (option == "-u" or (option == "-m" and module in MODULES)):
+        python, option, what = (*words, "", "", "")[:3]
+        is_ours = (
+            what in MODULES if option == "-m" else option == "-u" and what[:1] not in ("", "-")
+        )
+        if python == sys.executable and is_ours:
             try:
                 super()._execute_child(words, *how)
             except (OSError, json.JSONDecodeError):

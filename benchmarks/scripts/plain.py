@@ -33,7 +33,6 @@ def main() -> None:
         log.done(step + 1)
         if rank == 0 and (step + 1) % EVERY == 0:
             save(path, step + 1, model, optimizer)
-    dist.destroy_process_group()
 
 
 def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
@@ -56,3 +55,4 @@ def save(path: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.O
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()  # below main(): what DDP holds of the group is gone by then

@@ -69,7 +69,6 @@ def main() -> None:
         if main_rank:
             print(f"epoch {epoch + 1} loss {loss_mean:.4f} accuracy {accuracy:.4f}", flush=True)
             save(args.checkpoint, epoch + 1, model, optimizer)
-    dist.destroy_process_group()
 
 
 def save(path: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -95,3 +94,4 @@ def load(
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()  # below main(): what DDP holds of the group is gone by then

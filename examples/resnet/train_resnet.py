@@ -86,7 +86,6 @@ def main() -> None:
         if dist.get_rank() == 0:
             print(f"epoch {epoch + 1} top-1 {top1:.2%} top-5 {top5:.2%}", flush=True)
             save(args.checkpoint, epoch + 1, kept)
-    dist.destroy_process_group()
 
 
 def join() -> torch.device:
@@ -161,3 +160,4 @@ def load(path: Path, kept: dict[str, Any], device: torch.device) -> int:
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()  # below main(): what DDP holds of the group is gone by then

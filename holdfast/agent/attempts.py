@@ -157,7 +157,6 @@ class Attempts:
         if _died_before_its_rank(worker, death) and run.stop_at is None and self._processes.ready:
             run.workers[worker.local_rank] = self._processes.start(worker.assignment)
             return
-        self._processes.workers.look_ahead(worker.local_rank)
         if worker.failing:  # it was on its way out: our signal only came in between
             death = death._replace(exit_code=1, signal=None)
         if death.exit_code == 1 and worker.raised_at:

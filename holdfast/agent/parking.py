@@ -41,11 +41,6 @@ class Parking:
         ours, theirs = socket.socketpair()
         return cls(ours), theirs
 
-    def look_ahead(self, workers: int) -> None:
-        """This worker waits for its rank, and the one before it is dead; so many share the node."""
-        with contextlib.suppress(OSError):  # it has just died: the news is on its way
-            self._sock.send(b"look %d\n" % workers)
-
     def order(self, on_parked: Callable[[], None]) -> None:
         """It is to park; `on_parked` is called once it has."""
         self.on_parked = on_parked

@@ -182,12 +182,6 @@ class Workers:
         waiting.output.begin_again()
         return waiting
 
-    def look_ahead(self, local_rank: int) -> None:
-        """Who had this rank is dead: nobody writes to its snapshots until the next one has it."""
-        warm = self.warm.get(local_rank)
-        if warm is not None and warm.sockets.parking is not None:
-            warm.sockets.parking.look_ahead(self.count)
-
     def dismiss_parked(self) -> None:
         """None of them is needed any more."""
         for worker in self.table.values():

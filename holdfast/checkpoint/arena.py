@@ -198,8 +198,7 @@ class Cell:
     def look_ahead(self, pool: ThreadPoolExecutor, cores: int) -> None:
         """Begin to take the checksum of what is here, for the next `intact`."""
         header = self.header()
-        begun = self._ahead is not None and self._ahead[0] == header
-        if header is not None and header.payload_bytes > BLOCK_BYTES and not begun:
+        if header is not None and header.payload_bytes > BLOCK_BYTES:
             self.reserve(header.payload_bytes, touch=False)
             payload = self.payload[: header.payload_bytes]
             self._ahead = header, pool.submit(seal_of, payload, cores)

@@ -11,6 +11,7 @@ traceback appears only for a mistake of ours.
 import sys
 from collections.abc import Sequence
 
+from holdfast import interrupts
 from holdfast.errors import Error, ExitStatus
 
 
@@ -18,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command (default: of this process) and return its exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
+        if given[:1] in (["run"], ["resume"]):  # asyncio has its own way for commands that look
+            interrupts.keep()
         _prepare_streams()
         _require_text(given)
         return _run(given)

@@ -1,5 +1,6 @@
 """`holdfast profile`: where the steps of running workers go, without a restart."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -87,7 +88,7 @@ def profile(
         if one.why:
             talk(f"no profile of rank {one.rank}: {one.why}")
         elif one.rank in traces.stayed:
-            talk(f"no trace of rank {one.rank}: {traces.stayed[one.rank]}; it stays in its pod:")
+            talk(f"no trace of rank {one.rank}: {traces.stayed[one.rank]}; while its pod has it:")
             talk(f"  {_fetch(told.job, one, reach)}")
     if output is not None and found.trace is None:
         raise _not_written(told, output)
@@ -152,9 +153,10 @@ def _ask(
         from holdfast.drivers.kubernetes.published_stacks import ask_for_profile
         from holdfast.drivers.kubernetes.remote import look
 
-        reply = await ask_for_profile(cluster, job, wish)
-        if reply is not None and any(one.trace for one in reply.ranks):
+        with contextlib.suppress(Error):  # a file of another version; only names come from it
             traces.job = (await look(cluster, job)).job
+        reply = await ask_for_profile(cluster, job, wish)
+        if reply is not None:
             traces.stayed = await fetch(cluster, job, reply.ranks, traces.folder)
         return reply
 

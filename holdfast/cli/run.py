@@ -256,7 +256,7 @@ def _start_numbered(job: "Job", on: Where, *, detach: bool, replace: bool, as_js
     from holdfast.drivers.records import job_dir
 
     while True:
-        name = unused_name(job.name, lambda candidate: job_dir(candidate).exists())
+        name = unused_name(job.name, lambda candidate: os.path.lexists(job_dir(candidate)))
         try:
             renamed = job.model_copy(update={"name": name})
             start(renamed, on, detach=detach, replace=replace, as_json=as_json)

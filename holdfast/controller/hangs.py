@@ -12,20 +12,24 @@ from holdfast.events import Diagnosed, HangJudged, HangSuspected, Judgement, eac
 
 
 def suspected(state: State, event: HangSuspected) -> list[AnyAction]:
-    """Have a look; but where ranks have left, others may wait for them in vain (`leaving.py`)."""
-    if event.attempt != state.attempt or state.phase not in TRAINING or state.finished:
+    """Have a look."""
+    if event.attempt != state.attempt or state.phase not in TRAINING:
         return []
     reason = f"no progress for {event.ago_s:.1f} s, {event.budget_s:.1f} s are usual at most"
     return [CollectEvidence(suspicion=event, reason=reason)]
 
 
 def judged(state: State, event: HangJudged) -> list[AnyAction]:
-    """What the look has shown."""
+    """What the look has shown. Where ranks have ended well, others may wait for them in vain
+    (`leaving.py`), or write the last checkpoint: that is told, and nobody is stopped."""
     if event.attempt != state.attempt or state.phase not in TRAINING:
         return []
-    if event.judgement is not Judgement.HANG:
+    if event.judgement is not Judgement.HANG or state.finished:
         state.standstill = event.summary
-        state.tell(event.summary)
+        if left := len(state.finished):
+            of = f"{left} of {state.world_size} ranks"
+            state.standstill += f"; not stopped, because {of} have exited with status 0"
+        state.tell(state.standstill)
         return []
     first = next(each_of(event.ranks), None)
     state.stopped_for = Diagnosed(

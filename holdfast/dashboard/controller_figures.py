@@ -15,6 +15,7 @@ from holdfast.history.answers import require_answer
 
 FIGURES_S = 20.0
 FIGURES_BYTES = 64 << 20  # of 16,384 ranks there are 8 MiB
+CHUNK_HEAD_BYTES = 4096
 HEAD_END, CHUNKED = b"\r\n\r\n", b"\r\ntransfer-encoding: chunked"
 
 
@@ -64,22 +65,23 @@ async def _directly(host: str, port: int, path: str) -> bytes:
             content += piece
             if len(content) > FIGURES_BYTES:
                 raise ConnectionError(f"it answers with more than {FIGURES_BYTES >> 20} MiB")
-        return _joined(bytes(content)) if CHUNKED in head.lower() else bytes(content)
+        whole = bytes(content)
+        return await asyncio.to_thread(_joined, whole) if CHUNKED in head.lower() else whole
     finally:
         writer.transport.abort()
 
 
 def _joined(content: bytes) -> bytes:
     """Without the lengths of chunks. What is not whole is no figures either."""
-    found, rest = bytearray(), content
-    while rest:
-        head, _, rest = rest.partition(b"\r\n")
+    found, at = bytearray(), 0
+    while (end := content.find(b"\r\n", at, at + CHUNK_HEAD_BYTES)) >= 0:
         try:
-            size = int(head.partition(b";")[0], 16)
+            size = int(content[at:end].partition(b";")[0], 16)
         except ValueError as error:
             raise ConnectionError(f"its answer cannot be read: {error}") from error
         if size <= 0:
             break
-        found += rest[:size]
-        rest = rest[size + 2 :]
+        at = end + 2
+        found += content[at : at + size]
+        at += size + 2
     return bytes(found)

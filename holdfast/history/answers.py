@@ -20,6 +20,7 @@ CURVE = "curve.bin"
 RANKS = "ranks.bin"
 POINTS_MAX = 4000
 STEP_MAX = 1 << 52
+JSON_BYTES = 8 << 20  # a curve of all points has two; numbers take sixteen times that to be read
 VALUE_BYTES = 2  # of a rank at one time
 QUESTION = re.compile("(curve|ranks)/[a-z0-9_]+/[a-z0-9]+(/[0-9]+)?")
 JSON, BINARY = "application/json", "application/octet-stream"
@@ -55,10 +56,13 @@ class _RanksHead(msgspec.Struct):
 
 def require_answer(path: str, content: bytes) -> None:
     """That this can be the answer to such a question, whole. Raises `ValueError`."""
-    if kind_of_answer(path) == JSON:
-        msgspec.json.decode(content, type=_CurveAnswer)
+    is_curve = kind_of_answer(path) == JSON
+    first, _, values = (content, b"", b"") if is_curve else content.partition(b"\n")
+    if len(first) > JSON_BYTES:
+        raise ValueError(f"more than {JSON_BYTES >> 20} MiB of JSON")
+    if is_curve:
+        msgspec.json.decode(first, type=_CurveAnswer)
         return
-    first, _, values = content.partition(b"\n")
     head = msgspec.json.decode(first, type=_RanksHead)
     if len(values) != VALUE_BYTES * head.ranks * len(head.at):
         raise ValueError(f"{len(values)} bytes are not the values of {head.ranks} ranks")

@@ -16,7 +16,8 @@ Means over an epoch (`self.log(..., on_epoch=True)`) are kept, too. Metric objec
 are kept as far as their states are persistent, which by default they are not.
 
 A checkpoint of its own that the script resumes from is not read where a snapshot waits: all that
-is in it would be replaced at once. If a hook of the script reads it (`on_load_checkpoint`), it is.
+is in it would be replaced at once. If a hook of the script reads it (`on_load_checkpoint`), or may
+look at what was read (`on_fit_start`), it is.
 
 Loops have no hooks for all that. While the training lasts, some of their methods are wrapped, on
 the objects and not on the classes; which ones are there is looked at before.
@@ -47,6 +48,7 @@ LEAST, BELOW = (2, 5), (3, 0)
 ENDLESS = 1 << 53
 _TUNER = "lightning.pytorch.tuner"
 _HOW_LOGGED = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "add_dataloader_idx")
+_LOOKING_ON = (callbacks.ModelSummary, callbacks.Timer)  # in `on_fit_start`
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _NEEDED = (
     *((_FitLoop, name) for name in ("run", "on_run_start", "on_advance_start", "on_run_end")),
@@ -95,6 +97,7 @@ class _Fit:
         self.drive: drive.Drive | None = None
         self.own: Callable[[], None] | None = None
         """Reads a checkpoint of Lightning's that was left unread, because a snapshot waits."""
+        self.own_path: Any = None
         self._place: place.LoaderPlace | None = None
         self._restored: dict[str, Any] = {}
         self._limit = -1  # steps
@@ -145,6 +148,8 @@ class _Fit:
         step = self.drive.track(**self._objects())
         if step:
             self._put_back(self._restored)
+            if self.own is not None:  # callbacks do not remove what the training began with
+                self._trainer._checkpoint_connector._ckpt_path = self.own_path
         elif self.own is not None:  # the snapshot was damaged
             self._load_own()
             self._loop._combined_loader = None  # its position is in that checkpoint
@@ -348,17 +353,19 @@ def _callback_of(trainer: Any) -> FitCallback | None:
 
 
 def _hooks_read(trainer: Any) -> bool:
-    """Whether the script takes something of its own from a checkpoint of Lightning's."""
+    """Whether the script takes something of its own from a checkpoint of Lightning's, or has a hook
+    that sees, before the loop begins, what was read. A data module has no `on_load_checkpoint`."""
     module, data = trainer.lightning_module, trainer.datamodule
-    mine = [(one, callbacks.Callback) for one in trainer.callbacks]
-    mine += [(module, lightning.LightningModule)]
-    mine += [(data, lightning.LightningDataModule)] if data is not None else []
-    return any(is_overridden("on_load_checkpoint", one, kind) for one, kind in mine) or (
-        data is not None and is_overridden("load_state_dict", data, lightning.LightningDataModule)
-    )
+    read, sees = "on_load_checkpoint", "on_fit_start"
+    mine = [(name, module, lightning.LightningModule) for name in (read, sees)]
+    mine += [(read, one, callbacks.Callback) for one in trainer.callbacks]
+    acting = (one for one in trainer.callbacks if not isinstance(one, _LOOKING_ON))
+    mine += [(sees, one, callbacks.Callback) for one in acting]
+    mine += [("load_state_dict", data, lightning.LightningDataModule)] if data is not None else []
+    return any(is_overridden(name, one, kind) for name, one, kind in mine)
 
 
-def _leaves_unread(trainer: Any, read: Callable[[], None]) -> bool:
+def _leaves_unread(trainer: Any, path: Any, read: Callable[[], None]) -> bool:
     """Whether a snapshot waits that makes reading a checkpoint superfluous."""
     here = drive.under_holdfast() and drive.has_snapshots()
     if _hooks_read(trainer) or not trainer.strategy.reduce_boolean_decision(here, all=False):
@@ -370,7 +377,7 @@ def _leaves_unread(trainer: Any, read: Callable[[], None]) -> bool:
     fit.drive = drive.Drive(NAME)
     if not fit.drive.snapshot_waits():
         return False
-    fit.own = read
+    fit.own, fit.own_path = read, path
     return True
 
 
@@ -393,7 +400,7 @@ def _wrap() -> None:
     def _restore_modules_and_callbacks(self: Any, path: Any = None, *given: Any) -> None:
         read = partial(plain_read, self, path, *given)
         fits = self.trainer.state.fn == TrainerFn.FITTING
-        if not (path and fits and _leaves_unread(self.trainer, read)):
+        if not (path and fits and _leaves_unread(self.trainer, path, read)):
             read()
 
     @wraps(plain)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from holdfast import interrupts
 from holdfast.actions import Outcome
 from holdfast.events import StopRequested
 from holdfast.messages import Question
@@ -109,7 +110,10 @@ class Host:
         """Take these signals for the wish to stop: the second is one to stop at once."""
         for number in signals:
             name = "Ctrl-C" if number is signal.SIGINT else number.name
+            before = interrupts.forgotten(number)
             self._loop.add_signal_handler(number, self.asked_to_stop, name)
+            if before:
+                self.asked_to_stop(name)
 
     def asked_to_stop(self, by: str) -> None:
         """First cleanly, then at once."""

@@ -7,6 +7,7 @@ import ast
 import os
 import shutil
 import stat
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +62,10 @@ def _other_language(script: Path) -> str | None:
                 return "a compiled program"
             if not first.startswith(b"#!") or b"python" in first:
                 return None
-            ast.parse(first + file.read())  # `#!/bin/sh` may stand above Python, too
+            if zipfile.is_zipfile(file):  # `pex --sh-boot` begins with a script of /bin/sh
+                return None
+            file.seek(0)
+            ast.parse(file.read())  # `#!/bin/sh` may stand above Python, too
     except (SyntaxError, ValueError):
         return f"a script of {first[2:].decode('utf-8', 'replace').strip()}"
     except OSError:

@@ -29,30 +29,22 @@ class AttemptParts:
     are no other ranks, or no snapshots."""
 
     def __init__(
-        self,
-        placement: Placement,
-        device: torch.device,
-        group: dist.ProcessGroup | None,
-        arena: Arena | None,
+        self, placement: Placement, device: torch.device, group: dist.ProcessGroup | None
     ) -> None:
-        """`group` is one of ours, on which ranks talk; `arena` is None without an agent."""
+        """`group` is one of ours, on which ranks talk."""
         self.placement = placement
         self._device, self._group = device, group
-        storage_page = descriptor("HOLDFAST_STORAGE_PAGE_FD")
-        self.arena = arena
-        self._look_ahead()
+        fd, storage_page = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_STORAGE_PAGE_FD")
+        self.arena = None if fd is None else Arena(fd)
+        if self.arena is not None:
+            cores = len(os.sched_getaffinity(0)) // placement.local_world_size
+            self.arena.look_ahead(max(1, cores))
         self._storage_page = None if storage_page is None else StoragePage(storage_page)
         self.settings = settings_in()
         self.snapshots: Snapshotter | None = None
         self._copier: BackgroundCopier | None = None
         self._watching: list[RemovableHandle] = []
         self.exchange = self._talk()
-
-    def _look_ahead(self) -> None:
-        """Begin to verify what will be restored: nothing of ours writes there now."""
-        if self.arena is not None:
-            cores = len(os.sched_getaffinity(0)) // self.placement.local_world_size
-            self.arena.look_ahead(max(1, cores))
 
     def _talk(self) -> Exchange | None:
         if self.arena is None or self._group is None or self.placement.world_size == 1:
@@ -97,11 +89,9 @@ class AttemptParts:
         )
 
     def leave_off(self) -> None:
-        """The attempt is broken: nothing is written any more. Until the next one comes there is
-        time to verify what was."""
+        """The attempt is broken: nothing is written any more."""
         if self.snapshots is not None:
             self.snapshots.capture.settle()
-        self._look_ahead()
 
     def begin_again(self) -> None:
         """The environment is that of another attempt."""

@@ -26,13 +26,11 @@ ROUND_BYTES = 256 << 20
 
 
 class LeafRead(NamedTuple):
-    """One leaf, or a box of it, and what to do with its bytes: `put` may keep them. Those that
-    come from another rank may be received where they belong, in `room`."""
+    """One leaf, or a box of it, and what to do with its bytes."""
 
     ref: Ref
     box: Box | None
     put: Callable[[torch.Tensor], Any]
-    room: torch.Tensor | None = None
 
 
 class _Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -108,11 +106,8 @@ class _Walk:
         arriving, works = [], []
         for taker, one in some:
             if taker == self._rank:
-                read = next(mine)
-                buffer = read.room
-                if buffer is None:
-                    buffer = torch.empty(one.length, dtype=torch.uint8)
-                    arriving.append((read, buffer))
+                buffer = torch.empty(one.length, dtype=torch.uint8)
+                arriving.append((next(mine), buffer))
                 works.append(self._exchange.receive_from(one.giver, buffer))
             elif one.giver == self._rank:
                 works.append(self._exchange.send_to(taker, self._give(one)))

@@ -11,46 +11,17 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 
 import msgspec
 
 from holdfast import rank
-from holdfast.checkpoint.arena import Arena
 from holdfast.messages import Assignment, WorkerParking
 
 VARIABLE = "HOLDFAST_PARKING_FD"
 PATIENCE = "HOLDFAST_PARKING_PATIENCE_S"
 MOVES = "HOLDFAST_PARKING_MOVES"
 ORDER = b"park\n"
-LOOK = b"look "  # and how many workers share the node
-
-
-def warm_start(arena: Arena | None, environ: Mapping[str, str]) -> rank.Meanwhile | None:
-    """What a warm worker does while it waits for its rank: once the worker before it is dead, the
-    checksums of what that one has left are taken. Most of a restart's reading is done then."""
-    fd = environ.get(VARIABLE)
-    if fd is None or arena is None:
-        return None
-
-    def look() -> None:
-        with socket.socket(fileno=os.dup(int(fd))) as sock:
-            line = _line_on(sock)
-        if line.startswith(LOOK):
-            arena.look_ahead(max(1, len(os.sched_getaffinity(0)) // int(line[len(LOOK) :])))
-
-    return rank.Meanwhile(int(fd), look)
-
-
-def _line_on(sock: socket.socket) -> bytes:
-    """One line and nothing of the next; empty where nobody is there any more."""
-    line = b""
-    while not line.endswith(b"\n"):
-        more = sock.recv(1)
-        if not more:
-            return b""
-        line += more
-    return line
 
 
 class ParkingPlace:
@@ -86,11 +57,9 @@ class ParkingPlace:
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):  # the agent has gone, and takes this process along
-            while line := _line_on(self._sock):
-                if line == ORDER:  # what came while it waited for its rank is over
-                    self.on_order()
-                    self._ordered.set()
-                    return
+            if self._sock.recv(len(ORDER), socket.MSG_WAITALL) == ORDER:
+                self.on_order()
+                self._ordered.set()
 
     def await_order(self) -> bool:
         """Whether it was ordered to park, waiting for that for a while."""

@@ -124,13 +124,12 @@ class ReadPlan:
             name, at = item.storage_index.fqn, tuple(item.storage_index.offset or ())
             missing[name] -= math.prod(item.lengths)
             box = tuple(item.storage_offsets), tuple(item.lengths)
-            whole = into = self._wants[name].into
+            into = self._wants[name].into
             for dimension, (offset, length) in enumerate(
                 zip(item.dest_offsets, item.lengths, strict=True)
             ):
                 into = into.narrow(dimension, offset, length)
-            filler = _Filler(whole if into.shape == whole.shape else into, whole)
-            yield LeafRead(self._nearest(pieces[name][at]), box, filler.put, filler.room)
+            yield LeafRead(self._nearest(pieces[name][at]), box, _Filler(into))
         if lost := [name for name, count in missing.items() if count]:
             raise MisfitError(f"parts of {lost[0]} are missing", FailureKind.DAMAGED)
 
@@ -141,26 +140,14 @@ class ReadPlan:
 
 
 class _Filler:
-    """Takes the bytes of a box to where they belong in a tensor that is wanted."""
+    """Takes the bytes of a box to where they belong."""
 
-    def __init__(self, into: torch.Tensor, wanted: torch.Tensor) -> None:
-        """`into` is `wanted` itself where the box is all of it."""
-        self._into, self._whole = into, into is wanted
+    def __init__(self, into: torch.Tensor) -> None:
+        self._into = into
 
-    @property
-    def room(self) -> torch.Tensor | None:
-        """The memory of the box, where that is in one piece."""
-        whole = self._into.is_contiguous()
-        return self._into.view(-1).view(torch.uint8) if whole else None
-
-    def put(self, data: torch.Tensor) -> None:
-        """Bytes that are all of it need no copy: loading makes one."""
-        found = data.view(self._into.dtype).view(self._into.shape)
-        if self._whole:
-            where = found.storage_offset(), found.shape, found.stride()
-            self._into.set_(found.untyped_storage(), *where)
-        else:
-            self._into.copy_(found)
+    def __call__(self, data: torch.Tensor) -> None:
+        into = self._into
+        into.copy_(data.view(into.dtype).view(into.shape))
 
 
 def type_of(tensor: torch.Tensor) -> str:

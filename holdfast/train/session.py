@@ -17,7 +17,6 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.arena import Arena
 from holdfast.datasets import place
 from holdfast.errors import Error
 from holdfast.events import Milestone
@@ -43,8 +42,8 @@ from holdfast.train.layouts.run_layout import RunLayout, StepCall
 from holdfast.train.layouts.stepping import LossFunction, StepResult
 from holdfast.train.layouts.tensor import Plan
 from holdfast.train.outer_steps import TRACKED
-from holdfast.train.parking import MOVES, ParkingPlace, warm_start
-from holdfast.train.placement import Placement, descriptor, find_placement
+from holdfast.train.parking import MOVES, ParkingPlace
+from holdfast.train.placement import Placement, find_placement
 from holdfast.train.progress import ProgressReporter, open_progress
 from holdfast.train.repetition import after_each_step
 from holdfast.train.state import State
@@ -66,10 +65,8 @@ class Run:
         device: torch.device,
         progress: ProgressReporter,
         timeout: timedelta | None = None,
-        arena: Arena | None = None,
     ) -> None:
-        """`timeout` is that of collectives, if the script has one; `arena` is where snapshots lie,
-        None without an agent."""
+        """`timeout` is that of collectives, if the script has one."""
         self._ranks = Ranks(placement.rank, placement.world_size, placement.local_world_size)
         self._progress = progress
         self._survival = survival.of_this_process()
@@ -82,7 +79,7 @@ class Run:
         """Where this worker computes."""
         others = placement.world_size > 1
         group = side_group(timeout) if others or self._survival is not None else None
-        self._parts = AttemptParts(placement, device, group, arena)
+        self._parts = AttemptParts(placement, device, group)
         self._ending = EarlyEnd(group if others and self._parts.exchange is None else None)
         self._elastic = Elastic(policy_in(placement.world_size), self._layout.syncs)
 
@@ -347,9 +344,7 @@ def join(
     if _joined:
         raise _unavailable("join() was called twice", "call it once and pass on its result")
     wait, wanted = check_wishes(backend, timeout, device)
-    fd = descriptor("HOLDFAST_ARENA_FD")
-    arena = None if fd is None else Arena(fd)
-    await_rank(meanwhile=warm_start(arena, os.environ))
+    await_rank()
     placement = find_placement()
     asked_layout(placement.world_size)
     chosen = pick_device(placement, wanted)
@@ -365,7 +360,7 @@ def join(
     parking = ParkingPlace.of(os.environ) if placement.world_size > 1 or moves else None
     kept = survival.install(parking, moves=moves) if parking is not None else None
     join_group(placement, chosen, backend, wait)
-    run = Run(placement, chosen, progress, wait, arena)
+    run = Run(placement, chosen, progress, wait)
     _joined_with_others(progress)
     if kept is not None:
         kept.again(lambda: _joined_with_others(progress))

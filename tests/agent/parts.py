@@ -70,11 +70,9 @@ class FakeProcesses:
         self.signals: list[tuple[int, int]] = []  # local rank, signal
         self.started: list[Assignment] = []
         self.killed = False
-        self.looked_ahead: list[int] = []  # local ranks
         self.workers = SimpleNamespace(
-            count=count, drop_logs=lambda _: None, table={}, warm={}, dismiss_parked=lambda: None,
-            look_ahead=self.looked_ahead.append,
-        )  # fmt: skip
+            count=count, drop_logs=lambda _: None, table={}, warm={}, dismiss_parked=lambda: None
+        )
 
     def start(self, assignment: Assignment) -> Any:
         """A worker with this rank."""

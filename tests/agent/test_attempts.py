@@ -132,20 +132,6 @@ async def test_a_worker_that_died_while_it_was_warm_is_replaced_and_no_news() ->
 
 
 @looped
-async def test_the_warm_successor_hears_of_a_death_and_of_no_parking() -> None:
-    """What the dead one has left can be looked at; one that is parked is its own successor."""
-    parts = make_parts(2)
-    attempts = Attempts(parts)
-    attempts.start(start())
-    assert attempts.newest is not None
-    first, second = attempts.newest.workers.values()
-    die(attempts, second)
-    first.is_parked = True  # type: ignore[misc]
-    die(attempts, first)
-    assert parts.processes.looked_ahead == [1]
-
-
-@looped
 async def test_a_worker_has_finished_once_its_last_step_is_saved() -> None:
     parts = make_parts(1)
     attempts = Attempts(parts)

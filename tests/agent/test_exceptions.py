@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.messages import Report
+from holdfast.events import WorkerExited
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import is_alive, until
 
@@ -80,9 +80,9 @@ def test_what_does_not_end_a_worker_with_status_1_is_told_when_it_has_ended(
     controller.ready()
     controller.start()
     until(lambda: "here" in agent.log(), "the worker goes on, or ends")
-    heard = len(controller.heard)
-    until(lambda: len(controller.heard) > heard + 1, "the agent looks a few times more")
-    assert isinstance(controller.heard[-1], Report)
+    looks = len(controller.reports)
+    until(lambda: len(controller.reports) > looks + 1, "the agent looks a few times more")
+    assert not controller.of_kind(WorkerExited)
     (home / "go").touch()
     exited = controller.exited()
     assert (exited.exit_code, exited.signal) == (code, number)

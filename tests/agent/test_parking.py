@@ -6,7 +6,6 @@ import socket
 
 from holdfast.agent.parking import ORDER, Parking
 from holdfast.messages import Assignment
-from holdfast.train.parking import LOOK
 from tests.patience import PATIENCE_S
 
 ASSIGNMENT = Assignment(
@@ -59,18 +58,6 @@ def test_what_a_worker_says_in_two_pieces_or_at_once_is_understood() -> None:
         theirs.close()
         parking.order(lambda: None)  # it has died: no matter
         parking.close()
-        parking.close()
-
-    asyncio.run(way())
-
-
-def test_a_warm_worker_hears_once_that_the_worker_before_it_is_dead() -> None:
-    async def way() -> None:
-        parking, theirs = Parking.pair()
-        with theirs:
-            parking.look_ahead(workers=2)
-            assert theirs.recv(64) == LOOK + b"2\n"
-        parking.look_ahead(workers=2)  # it has died: no matter
         parking.close()
 
     asyncio.run(way())

@@ -267,15 +267,6 @@ def test_checksums_that_were_taken_ahead_are_used_once(fd: int) -> None:
         assert not cell.intact(), "looked at anew"
 
 
-def test_what_is_being_looked_at_ahead_is_not_begun_anew(fd: int) -> None:
-    arena = ahead(fd, 1)
-    cells = [arena.find(part, Key(1, 1)) for part in OWN]
-    begun = [cell._ahead for cell in cells if cell is not None]
-    arena.look_ahead(cores=1)
-    assert all(one is not None for one in begun)
-    assert [cell._ahead for cell in cells if cell is not None] == begun
-
-
 def test_damage_is_found_ahead(fd: int) -> None:
     ahead(fd, 1)
     damaged = Arena(fd).cells(StatePart.PRIVATE)[0]

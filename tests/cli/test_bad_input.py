@@ -243,6 +243,24 @@ def test_a_name_that_another_command_takes_first_gets_the_next_number(
     assert tried == ["true", "true-2"]
 
 
+def test_a_name_whose_record_is_a_link_to_nothing_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    jobs_home().mkdir()
+    (jobs_home() / "true").symlink_to(tmp_path / "a-disk-that-is-away")
+    tried: list[str] = []
+
+    def start(job: Job, *_: object, **__: object) -> None:
+        tried.append(job.name)
+        assert len(tried) < 9, "it is tried for ever"
+        os.close(create(job, jobs_home() / job.name, now=0.0))
+
+    monkeypatch.setattr(run, "start", start)
+    assert main(["run", "--no-python", "/bin/true"]) == ExitStatus.OK
+    assert tried == ["true-2"]
+
+
 def test_the_home_of_a_variable_that_no_shell_has_read_is_expanded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

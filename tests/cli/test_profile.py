@@ -1,13 +1,18 @@
 """`holdfast profile` refuses what cannot be, before anybody is asked."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from holdfast.cli import question
 from holdfast.cli.cluster import Reach
-from holdfast.cli.profile import _fetch
-from holdfast.profiles import RankProfile
+from holdfast.cli.profile import _ask, _fetch, _Traces
+from holdfast.drivers.kubernetes import fetched_traces, published_stacks, remote
+from holdfast.errors import Error
+from holdfast.profiles import ProfileReply, ProfileWish, RankProfile
 from tests.warm import holdfast
 
 
@@ -31,6 +36,33 @@ def test_what_cannot_be_is_refused(home: Path, words: list[str], status: int, sa
     done = holdfast("profile", "gpt", *words)
     assert (done.returncode, done.stdout) == (status, ""), done.stderr
     assert said in done.stderr and "help: " in done.stderr
+
+
+def test_a_job_file_that_cannot_be_read_costs_no_profile_of_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only names of ranks come from it, and the steps were profiled already."""
+    reply = ProfileReply(ranks=(RankProfile(rank=0, trace="profiles/a/rank-0.json.gz"),))
+
+    async def unreadable(*_: object) -> object:
+        raise Error("job-invalid", "a key of a later version", why="", help="")
+
+    async def profiled(*_: object) -> ProfileReply:
+        return reply
+
+    async def fetched(*_: object) -> dict[int, str]:
+        return {}
+
+    def asked(asks: Any, *_: object) -> object:
+        return asyncio.run(asks.there(None, "gpt"))
+
+    monkeypatch.setattr(remote, "look", unreadable)
+    monkeypatch.setattr(published_stacks, "ask_for_profile", profiled)
+    monkeypatch.setattr(fetched_traces, "fetch", fetched)
+    monkeypatch.setattr(question, "ask", asked)
+    traces = _Traces(tmp_path, None)
+    told: object = _ask(ProfileWish(id="a"), "gpt", Reach(None, None), traces)
+    assert told is reply and (traces.job, traces.stayed) == (None, {})
 
 
 def test_nsys_is_refused_where_it_is_installed_too(

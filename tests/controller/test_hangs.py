@@ -77,6 +77,17 @@ def test_whatever_else_a_look_shows_is_only_told_until_training_moves(judgement:
     assert world.state.standstill == ""
 
 
+def test_ranks_that_hang_after_others_have_ended_well_are_told_and_not_stopped() -> None:
+    """They may wait in vain, and nobody would know; or write the last checkpoint."""
+    world = running()
+    world.tell(world.exited("a", 0, exit_code=0))
+    assert only(world.tell(suspected(world)), CollectEvidence)
+    assert world.tell(judged(world)) == []
+    assert world.state.phase is Phase.RUNNING and not world.state.incidents
+    why = "; not stopped, because 1 of 2 ranks have exited with status 0"
+    assert world.state.standstill == STORY + why
+
+
 def test_what_is_said_of_an_earlier_attempt_or_one_that_is_being_stopped_counts_no_more() -> None:
     world = running()
     assert world.tell(suspected(world, attempt=7)) == []

@@ -24,6 +24,7 @@ from holdfast.drivers import records
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError
 from holdfast.drivers.kubernetes.remote import Look
 from holdfast.errors import Error
+from holdfast.history.answers import JSON_BYTES, require_answer
 from tests.browser.serving import ServedPage
 from tests.dashboard.publishing import published
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
@@ -160,7 +161,10 @@ class Behind:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", self.port))]
 
     def _answer(self) -> None:
-        line, _ = self._server.accept()
+        try:
+            line, _ = self._server.accept()
+        except OSError:  # nobody has come
+            return
         with line, contextlib.suppress(OSError):
             line.recv(4096)
             for piece in self._says:
@@ -179,8 +183,9 @@ class Behind:
 
         try:
             told = asyncio.run(story())
-            self._thread.join(PATIENCE_S)
         finally:
+            self._server.shutdown(socket.SHUT_RDWR)
+            self._thread.join(PATIENCE_S)
             self._server.close()
         assert told.slug == "controller-silent" and self.asked == ["gpt-controller.default"]
         return told.why
@@ -211,6 +216,22 @@ def test_what_is_no_answer_of_a_controller_is_said_and_nobody_else_is_asked(
 ) -> None:
     monkeypatch.setattr(controller_figures, "FIGURES_BYTES", 1 << 20)
     assert why in Behind(monkeypatch, says).why(tmp_path, path)
+
+
+@pytest.mark.timeout(60)  # it takes half a second; some minutes where each chunk copies the rest
+def test_an_answer_in_the_smallest_chunks_holds_nobody_up() -> None:
+    count = 1 << 20
+    whole = controller_figures._joined(b"1\r\nx\r\n" * count + b"0\r\n\r\n")
+    assert whole == b"x" * count
+
+
+@pytest.mark.parametrize("path", ["curve/0/end/100", "ranks/late/best"])
+def test_numbers_that_would_fill_the_memory_of_the_page_are_not_read(path: str) -> None:
+    at = [0] * (JSON_BYTES // 2)
+    curve = {"first": 0, "last": 0, "step": [], "low": {}, "high": {}, "mean": {}}
+    content = json.dumps({**curve, "ranks": 0, "at": at, "span_s": [], "attempt": []}).encode()
+    with pytest.raises(ValueError, match="more than 8 MiB of JSON"):
+        require_answer(path, content)
 
 
 def test_a_controller_that_says_nothing_is_not_waited_for_without_end(

@@ -68,6 +68,48 @@ def test_a_checkpoint_left_unread_for_a_snapshot_that_is_damaged_is_read_after_a
     assert kept == goes_on()
 
 
+def test_a_checkpoint_is_read_where_a_hook_may_take_or_see_something_of_it(small: Any) -> None:
+    ours, lightning = small.of_lightning, small.lightning
+
+    class Old(lightning.LightningDataModule):  # type: ignore[misc]
+        def on_load_checkpoint(self, _: Any) -> None:
+            """Lightning 2 does not know it."""
+
+    class Noting(lightning.Callback):  # type: ignore[misc]
+        def on_fit_start(self, *_: Any) -> None:
+            """It keeps a copy of the weights."""
+
+    class Begins(small.Line):  # type: ignore[misc]
+        def on_fit_start(self) -> None:
+            """So does this."""
+
+    def reads(*given: Any, model: Any = None, data: Any = None) -> bool:
+        trainer = small.fit(ours.FitCallback(), *given)
+        trainer.strategy.connect(model or small.Line())
+        trainer.datamodule = data
+        return bool(ours._hooks_read(trainer))
+
+    kinds = lightning.pytorch.callbacks
+    assert not reads(kinds.ModelSummary(), kinds.Timer(), data=Old())
+    assert reads(Noting()) and reads(kinds.BackboneFinetuning()) and reads(model=Begins())
+
+
+def test_a_checkpoint_left_unread_is_still_the_one_that_the_training_began_with(
+    small: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Callbacks that save remove older files, but not that one."""
+    ours = small.of_lightning
+    track = ours.drive.Drive.track
+    for name in ("under_holdfast", "has_snapshots"):
+        monkeypatch.setattr(ours.drive, name, lambda: True)
+    monkeypatch.setattr(ours.drive.Drive, "snapshot_waits", lambda _: True)
+    monkeypatch.setattr(ours.drive.Drive, "track", lambda *own, **all_: track(*own, **all_) or 1)
+    monkeypatch.setattr(ours._Fit, "_put_back", lambda *_: None)
+    trainer = small.fit(ours.FitCallback())
+    trainer.fit(small.Line(), small.loader(), ckpt_path=tmp_path / "saved.ckpt")
+    assert trainer.ckpt_path == tmp_path / "saved.ckpt"
+
+
 def test_lightning_with_data_of_another_kind_is_left_alone(
     small: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

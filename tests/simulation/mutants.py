@@ -4,32 +4,8 @@ Applied to the functions of the package (`planting`). A line that is no longer t
 twice, fails the test: then the mutant has to move with the code.
 """
 
-from typing import NamedTuple
-
 from holdfast.simulation.environment import Promise
-
-
-class Mutant(NamedTuple):
-    """In `file`, the line `line` (without its indentation) becomes `instead`.
-
-    Worlds are searched from seed `first` on; what is rarely seen begins close to where it is.
-    """
-
-    file: str
-    line: str
-    instead: str
-    breaks: Promise
-    first: int = 0
-
-    def planted(self, source: str) -> str:
-        """The source with the bug in it. Raises `LookupError` unless the line is there once."""
-        lines = source.splitlines(keepends=True)
-        found = [number for number, line in enumerate(lines) if line.strip() == self.line]
-        if len(found) != 1:
-            raise LookupError(f"{self.file} has {len(found)} lines that read: {self.line}")
-        lines[found[0]] = lines[found[0]].replace(self.line, self.instead)
-        return "".join(lines)
-
+from tests.simulation.mutant import Mutant
 
 ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
 HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
@@ -319,7 +295,7 @@ MUTANTS: dict[str, Mutant] = {
         "return [EndJob(outcome=state.outcome, reason=state.why)]",
         "return []",
         ENDS,
-        first=437,
+        first=968,
     ),
     "a job that is asked to stop awaits no answer": Mutant(
         CONTROLLER,

@@ -15,7 +15,8 @@ from holdfast.simulation.environment import Promise
 from holdfast.simulation.swarm import run
 from tests import warm
 from tests.simulation import planting
-from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutant import Mutant
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.planting import HOURS, NODES, SEEDS
 
 

@@ -1,5 +1,6 @@
 """What a job names has to exist before anything starts."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,10 @@ def test_a_program_in_another_language_is_refused_as_a_script(tmp_path: Path) ->
     assert "/bin/bash" in refused_as("#!/bin/bash\necho one\n")
     assert "--no-python" in refused_as("\x7fELF\x02\x01")
     assert "--no-python" in refused(Job(name="a", script=f"{here}/sh", workdir=here))
+    (tmp_path / "train").write_bytes(b"#!/bin/sh\nexec python3 $0\n")
+    with zipfile.ZipFile(tmp_path / "train", "a") as archive:
+        archive.writestr("__main__.py", "")
+    require_files(job)
     for text in ("#!/usr/bin/env python\nx = \n", "#!/bin/sh\n'''exec python\n'''\n", "x = \n"):
         (tmp_path / "train").write_text(text)
         require_files(job)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pytest
 
 from holdfast.simulation.swarm import Told, run
-from tests.more import MORE, sample
+from tests.more import sample
 
 SWARMS = sample(  # first seed, worlds, hours, nodes
     [
@@ -32,9 +32,6 @@ SWARMS = sample(  # first seed, worlds, hours, nodes
 )
 
 
-WORTHY = range(20, 30) if MORE else (23, 25, 27, 29)
-
-
 def lived(seeds: Iterable[int], hours: float, nodes: int) -> list[Told]:
     return [run(seed, hours=hours, nodes=nodes)[0] for seed in seeds]
 
@@ -52,10 +49,10 @@ def test_no_promise_is_broken_in_any_world(
 
 def test_no_promise_is_broken_in_worlds_that_are_worth_looking_at() -> None:
     """Jobs end in every way there is, and most of them are restarted several times."""
-    told = lived(WORTHY, 24.0, 16)
+    told = lived(range(20, 30), 24.0, 16)
     assert objections(told) == []
     assert set(Counter(world.outcome for world in told)) == {
         "succeeded", "failed", "gave_up", "stopped",
     }  # fmt: skip
-    assert sum(world.attempts > 5 for world in told) > 0.6 * len(told)
+    assert sum(world.attempts > 5 for world in told) > 6
     assert max(world.attempts for world in told) > 50

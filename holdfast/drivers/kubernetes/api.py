@@ -46,6 +46,7 @@ PAUSE_MAX_S = 10.0  # also when the server asks for more
 PAGE = 500  # objects in an answer: bounds the memory that a list takes
 WATCH_S = 60  # how long one watch lasts: a dead connection is noticed then
 SLACK_S = 15.0  # silence beyond that is one
+REFUSAL_BYTES = 64 << 10  # of what a refusal says
 STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 JSON, MERGE = "application/json", "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -270,7 +271,7 @@ class Api:
             raise DeniedError(401, "Unauthorized", _credentials(exc)) from exc
         if response.is_success:
             return response.content
-        raise _refused(response)
+        raise _refused(response, response.content)
 
     @asynccontextmanager
     async def _stream(
@@ -282,8 +283,7 @@ class Api:
                 "GET", path, params=dict(query), timeout=timeout
             ) as response:
                 if not response.is_success:
-                    await response.aread()
-                    raise _refused(response).error
+                    raise _refused(response, await _beginning(response)).error
                 yield response
         except httpx2.RequestError as exc:
             raise _unreachable(exc) from exc
@@ -340,13 +340,23 @@ class _RefusedError(Exception):
         return float(min(PAUSE_MAX_S, max(grown, self.after_s)))
 
 
-def _refused(response: httpx2.Response) -> _RefusedError:
-    status = _status(response.content)
+async def _beginning(response: httpx2.Response) -> bytes:
+    """Enough of a refusal to say why; a pod behind the proxy of the API may talk without end."""
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > REFUSAL_BYTES:
+            break
+    return bytes(content)
+
+
+def _refused(response: httpx2.Response, content: bytes) -> _RefusedError:
+    status = _status(content)
     code = response.status_code
     details = status.details or _Details()
     after = response.headers.get("Retry-After", "")
     after_s = float(after) if after.isdecimal() else float(details.retry_after_s)
-    message = status.message or response.text[:300] or response.reason_phrase
+    message = status.message or content[:300].decode(errors="replace") or response.reason_phrase
     budget = any(cause.get("reason") == "DisruptionBudget" for cause in details.causes)
     reason = "DisruptionBudget" if budget else status.reason or response.reason_phrase
     return _RefusedError(_error(code, reason, message), unsent=code == 429, after_s=after_s)

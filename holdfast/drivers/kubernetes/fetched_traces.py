@@ -9,24 +9,31 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.drivers.kubernetes.cluster import Cluster
+from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
 from holdfast.drivers.kubernetes.published_stacks import ask_for_trace_part
 from holdfast.profiles import RankProfile, TakeTracePart, TracePart, TraceWish
 
 TRACES_BYTES = 32 << 20  # of all ranks together, compressed
 TRIES = 3  # somebody else may ask at the same moment, and one word is written over the other
+SILENT = "its controller does not answer"
 
 
 async def fetch(
     cluster: Cluster, job: str, ranks: Sequence[RankProfile], folder: Path
 ) -> dict[int, str]:
     """Write the traces of these ranks below `folder`, under the names that they have in a job's
-    folder; by rank why one has not come, of which nothing is left. Raises `ApiError`, `OSError`."""
+    folder; by rank why one has not come, of which nothing is left. Who is silent is not asked for
+    the others. Raises `OSError`."""
     stayed, left = dict[int, str](), TRACES_BYTES
     for one in ranks:
         if not one.trace:
             continue
-        found = await _whole(cluster, job, one, left)
+        found: bytes | str = SILENT
+        if SILENT not in stayed.values():
+            try:
+                found = await _whole(cluster, job, one, left)
+            except ApiError as error:
+                found = f"the API server does not hand it on: {error.message}"
         if isinstance(found, str):
             stayed[one.rank] = found
             continue
@@ -43,7 +50,7 @@ async def _whole(cluster: Cluster, job: str, one: RankProfile, left: int) -> byt
     while True:
         part = await _part(cluster, job, one, len(data))
         if part is None:
-            return "its controller does not answer"
+            return SILENT
         if part.why:
             return part.why
         if part.size > left:

@@ -36,6 +36,7 @@ CHECKS_WAIT_S = 400.0  # agents give up their checks after 300 s
 ASKED, DATA = "asked", "stacks"  # keys of the ConfigMap
 REPLAY_WAIT_S = 3600.0  # some rounds of groups, ten minutes each at most
 PART_S = 40.0  # for a part of a trace
+STAYS_S = 1.5  # what only one can answer stays for so long: parts of traces follow each other fast
 # how a word begins that asks for these
 CHECKS, REPLAY, PROFILE, TRACE = "check-", "replay-", "profile-", "trace-"
 
@@ -155,6 +156,8 @@ class PublishedStacks:
                 self._complain(f"{name} cannot be published: {error}")
             else:
                 self._complain("")
+            if not isinstance(answered.reply, TracePart):
+                await asyncio.sleep(STAYS_S)
 
 
 def _packed(reply: AnyAnswer) -> bytes:

@@ -1,6 +1,7 @@
 """The way to a cluster that a kubeconfig describes: a proxy, another name, somebody else's."""
 
 import asyncio
+import contextlib
 import shutil
 import ssl
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 
 from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes.api import opened
+from holdfast.drivers.kubernetes.cluster import ApiError
 from holdfast.errors import Error
 
 ANSWER = b'{"gitVersion":"v1.36.2"}'
@@ -97,6 +99,37 @@ def test_we_act_as_whom_the_user_names(tmp_path: Path, monkeypatch: pytest.Monke
     said = [line.lower() for line in heard(then)]
     assert "impersonate-user: eve" in said and "impersonate-extra-a%2fb: 1" in said
     assert [line[-1] for line in said if line.startswith("impersonate-group")] == ["x", "y"]
+
+
+def test_a_refusal_that_does_not_end_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a pod behind the proxy of the API, that fills our memory."""
+    sent = list[int]()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD % len(ANSWER) + ANSWER)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 Internal Server Error\r\n\r\nno figures ")
+        with contextlib.suppress(OSError):
+            while len(sent) < 1_000:
+                writer.write(b"x" * (1 << 16))
+                await writer.drain()
+                sent.append(1 << 16)
+        writer.close()
+
+    async def whole() -> None:
+        async with await asyncio.start_server(endless, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            use(monkeypatch, tmp_path, {"server": f"http://127.0.0.1:{port}"})
+            api = await opened()
+            with pytest.raises(ApiError, match="no figures"):
+                await api.read("/proxy", 1 << 20)
+            await api.close()
+
+    asyncio.run(whole())
+    assert sum(sent) < 32 << 20
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from holdfast.digests import StepsToRepeat
 from holdfast.drivers.kubernetes import fetched_traces, published_stacks
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError
 from holdfast.drivers.kubernetes.manifests.names import STACKS
 from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.published_stacks import (
@@ -30,12 +30,14 @@ from holdfast.profiles import (
     ProfileReply,
     ProfileWish,
     RankProfile,
+    TakeTracePart,
     TracePart,
     TraceWish,
 )
 from holdfast.stacks import StackGroup, ThreadStack
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.patience import PATIENCE_S
 
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "run-job"}
 Reply = Callable[[StacksReply], None]
@@ -85,6 +87,7 @@ def _mute(_: Reply) -> None:
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published_stacks, "POLL_S", 0.01)
+    monkeypatch.setattr(published_stacks, "STAYS_S", 0.0)
 
 
 BEGAN_AGAIN = "the controller began again meanwhile; ask once more"
@@ -198,6 +201,62 @@ def test_a_part_whose_word_another_was_written_over_is_asked_for_again(
     played(story)
     assert len({wish.id for wish in asked}) == len(asked) == 4
     assert (tmp_path / one.trace).read_bytes() == TRACE
+
+
+def test_who_is_silent_is_not_asked_for_each_rank_and_a_refusal_costs_one_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = [
+        RankProfile(rank=rank, node="n", trace=f"profiles/a1/rank-{rank}.json.gz")
+        for rank in range(4)
+    ]
+    asked = list[str]()
+
+    async def ask(_cluster: Api, _job: str, wish: TraceWish) -> TracePart | None:
+        asked.append(wish.part.trace)
+        match len(asked):
+            case 1:
+                raise ApiError(500, "InternalError", "etcd is away")
+            case 2:
+                return TracePart(trace=wish.part.trace, offset=0, size=1, data=b"x")
+        return None
+
+    async def story(_: FakeCluster, api: Api) -> None:
+        monkeypatch.setattr(fetched_traces, "ask_for_trace_part", ask)
+        stayed = await fetched_traces.fetch(api, "run", ranks, tmp_path)
+        assert stayed.keys() == {0, 2, 3} and "etcd is away" in stayed[0]
+        assert stayed[2] == stayed[3] == fetched_traces.SILENT
+
+    played_alone(story)
+    assert asked == [ranks[0].trace, ranks[1].trace, *[ranks[2].trace] * fetched_traces.TRIES]
+
+
+def test_an_answer_that_others_wait_for_is_not_gone_with_the_next_part_of_a_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(published_stacks, "STAYS_S", PATIENCE_S, raising=False)
+    wish = ProfileWish(id="a1", ranks=(2,))
+    words = [published_stacks.PROFILE + msgspec.json.encode(wish).decode()]
+    part = TraceWish(id="b1", node="n", part=TakeTracePart(trace="profiles/a1/rank-0.json.gz"))
+    words.append(published_stacks.TRACE + msgspec.json.encode(part).decode())
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        uid = (await api.get(CONFIG_MAPS, "run-job"))["metadata"]["uid"]
+        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, _profiled, _handed_out)
+        there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, asks)
+        for word in words:
+            there.wanted(word)
+        running = asyncio.create_task(there.run())
+        async with asyncio.timeout(PATIENCE_S):
+            while it.store.find(CONFIG_MAPS, "default", "run-stacks") is None:
+                await asyncio.sleep(0.01)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await running
+        body = await api.get(CONFIG_MAPS, "run-stacks")
+        assert body["data"][ASKED] == words[0]
+
+    played_alone(story)
 
 
 def test_without_an_answer_in_time_there_is_none_whatever_lies_there() -> None:

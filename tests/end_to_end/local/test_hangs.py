@@ -43,7 +43,8 @@ def test_a_loop_is_found_in_seconds_where_the_script_names_what_takes_long(home:
     job.wait_end()
     (incident,) = job.incidents()
     assert (incident.cause, incident.rank) == ("hang", 1) and "in loop (" in incident.summary
-    assert 5.0 <= incident.bill["detect"] < 30.0, "without the promise a minute"
+    journal = (job.folder / "journal.jsonl").read_text()
+    assert '"overdue":true' in journal, "not by what steps usually take"
     assert len(job.losses()) == STEPS
 
 

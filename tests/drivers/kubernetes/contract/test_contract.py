@@ -100,6 +100,16 @@ async def _keeps_quiet(site: Site) -> None:
         assert body["spec"].get("runPolicy", body["spec"])["suspend"] is True
 
 
+async def _stops_and_stays_away(site: Site) -> None:
+    """Every worker exits in time, the controllers go, and the engine brings nothing back."""
+    controller = await site.controller()
+    await site.stop()
+    await site.ends("stopped")
+    await _keeps_quiet(site)
+    await site.it.until(lambda: not site.it.pods(job="run", role="controller"))
+    assert "did not exit in time" not in site.it.output(controller)
+
+
 def _conditions(site: Site, kind: str) -> list[str]:
     from holdfast.drivers.kubernetes.cluster import JOBS
 
@@ -188,9 +198,7 @@ def test_a_deleted_pod_is_replaced_by_the_spare_and_then_for_good(
         nodes = {n.node for n in after.nodes}
         assert gone["metadata"]["uid"] not in nodes and len(nodes) == 3
         assert len(nodes & {n.node for n in before.nodes}) == 2
-        await site.stop()
-        await site.ends("stopped")
-        await _keeps_quiet(site)
+        await _stops_and_stays_away(site)
 
     played(engine, tmp_path, story)
 
@@ -551,12 +559,7 @@ def test_a_stop_leaves_nothing_running_and_the_engine_brings_nothing_back(
 ) -> None:
     async def story(site: Site) -> None:
         await site.trains()
-        controller = await site.controller()
-        await site.stop()
-        await site.ends("stopped")
-        await _keeps_quiet(site)
-        await site.it.until(lambda: not site.it.pods(job="run", role="controller"))
-        assert "did not exit in time" not in site.it.output(controller)
+        await _stops_and_stays_away(site)
 
     played(engine, tmp_path, story)
 
