@@ -79,19 +79,23 @@ def profile(
         traces = _Traces(Path(folder), output)
         told = _ask(wish, name, reach, traces)
         _require_any(told)
-        found = _Found(told.job, told.reply, _merged(told, wish, traces))
-    if as_json:
-        json_result(_as_json(found))
-    else:
+        merged = _merged(told, wish, traces)
+    found = _Found(told.job, told.reply, merged if isinstance(merged, Path) else None)
+    failed = merged if isinstance(merged, Error) else None
+    if output is not None and merged is None:
+        failed = _not_written(told, output)
+    if not as_json:
         result("\n".join(_shown(found)))
+    elif failed is None:  # an error is a JSON value, too, and there is one
+        json_result(_as_json(found))
     for one in found.reply.ranks:
         if one.why:
             talk(f"no profile of rank {one.rank}: {one.why}")
         elif one.rank in traces.stayed:
             talk(f"no trace of rank {one.rank}: {traces.stayed[one.rank]}; while its pod has it:")
             talk(f"  {_fetch(told.job, one, reach)}")
-    if output is not None and found.trace is None:
-        raise _not_written(told, output)
+    if failed is not None:
+        raise failed
 
 
 def _wish(steps: int, ranks: str) -> "ProfileWish":
@@ -178,7 +182,10 @@ def _require_any(told: "Answered[ProfileReply]") -> None:
         raise Error("profile-failed", f"no rank of {told.job} was profiled", why=whys, help=remedy)
 
 
-def _merged(told: "Answered[ProfileReply]", wish: "ProfileWish", traces: _Traces) -> Path | None:
+def _merged(
+    told: "Answered[ProfileReply]", wish: "ProfileWish", traces: _Traces
+) -> Path | Error | None:
+    """The file with all traces, or why it cannot be written: the figures are told all the same."""
     from holdfast.cli.locate import job_folder
     from holdfast.drivers import profile_files, records
 
@@ -191,13 +198,13 @@ def _merged(told: "Answered[ProfileReply]", wish: "ProfileWish", traces: _Traces
     came = [one for one in told.reply.ranks if one.rank not in traces.stayed]
     try:
         ranks = profile_files.merged(folder, came, _labels(job, told.reply.world_size), path)
-    except (OSError, ValueError) as error:
-        raise Error(
+    except (OSError, ValueError, RecursionError) as error:
+        return Error(
             "output-unwritable",
             f"the traces of {told.job} cannot be merged into {path}",
             why=str(error),
             help="name another file with --output",
-        ) from error
+        )
     return path if ranks else None
 
 

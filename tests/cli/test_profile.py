@@ -1,17 +1,19 @@
 """`holdfast profile` refuses what cannot be, before anybody is asked."""
 
 import asyncio
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.cli import question
+from holdfast.cli import main, profile, question
 from holdfast.cli.cluster import Reach
 from holdfast.cli.profile import _ask, _fetch, _Traces
 from holdfast.drivers.kubernetes import fetched_traces, published_stacks, remote
-from holdfast.errors import Error
+from holdfast.errors import Error, ExitStatus
 from holdfast.profiles import ProfileReply, ProfileWish, RankProfile
 from tests.warm import holdfast
 
@@ -63,6 +65,30 @@ def test_a_job_file_that_cannot_be_read_costs_no_profile_of_a_cluster(
     traces = _Traces(tmp_path, None)
     told: object = _ask(ProfileWish(id="a"), "gpt", Reach(None, None), traces)
     assert told is reply and (traces.job, traces.stayed) == (None, {})
+
+
+@pytest.mark.parametrize("trace", [b"{", b'{"traceEvents":[],"x":' + b"[" * 100_000])
+def test_a_trace_that_cannot_be_merged_hides_no_figures(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    trace: bytes,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = RankProfile(rank=0, node="n", steps=2, device="cpu", trace="profiles/a/rank-0.json.gz")
+
+    def told(_wish: object, _name: object, _reach: object, traces: _Traces) -> object:
+        (traces.folder / "profiles/a").mkdir(parents=True)
+        (traces.folder / one.trace).write_bytes(gzip.compress(trace))
+        return question.Answered("gpt", " --on kubernetes", ProfileReply(ranks=(one,)))
+
+    monkeypatch.setattr(profile, "_ask", told)
+    assert main(["profile", "gpt", "--on", "kubernetes"]) == ExitStatus.PLATFORM
+    shown = capsys.readouterr()
+    assert "try first: " in shown.out and "error[output-unwritable]" in shown.err
+    assert main(["profile", "gpt", "--on", "kubernetes", "--json"]) == ExitStatus.PLATFORM
+    assert json.loads(capsys.readouterr().out)["error"]["slug"] == "output-unwritable"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nsys_is_refused_where_it_is_installed_too(
