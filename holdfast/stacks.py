@@ -15,6 +15,14 @@ MAX_FRAMES = 64  # of a thread; of more the middle is left out
 MAX_THREADS = 24  # of a worker, with all its processes
 MAX_GROUPS = 256
 LEFT_OUT = "..."
+# Of compilers, not of what they have compiled, which stands in other files while it runs.
+COMPILERS = (
+    "torch/_dynamo/convert_frame.py", "torch/_inductor/codecache.py",
+    "torch/_inductor/compile_fx.py", "torch/_inductor/async_compile.py",
+    "torch/_inductor/cpp_builder.py", "torch/utils/cpp_extension.py", "triton/compiler/",
+    "jax/_src/compiler.py", "numba/core/",
+)  # fmt: skip
+RUNS = ("run", "torch/_inductor/compile_fx.py")  # a CUDA graph
 
 
 class Activity(StrEnum):
@@ -54,13 +62,19 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
         return self.threads[0].frames if self.threads else ()
 
     @property
+    def compiles(self) -> bool:
+        """Whether any of its threads stands in a compiler: one of autograd's may."""
+        return any(_is_compiler(frame) for thread in self.threads for frame in thread.frames)
+
+    @property
     def count(self) -> int:
         """How many ranks."""
         return sum(last - first + 1 for first, last in self.ranks)
 
 
 def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
-    """Those with the same stack, state, activity and reason made one; the smallest first.
+    """Those with the same stack, state, activity and reason made one, who compiles apart from who
+    does not; the smallest first.
 
     Beyond `MAX_GROUPS` the rarest are kept, because what is rare is looked for.
     """
@@ -72,7 +86,13 @@ def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
 
 
 def _kind(group: StackGroup) -> tuple[object, ...]:
-    return group.frames, group.state, group.why, group.activity
+    return group.frames, group.state, group.why, group.activity, group.compiles
+
+
+def _is_compiler(frame: str) -> bool:
+    name, _, place = frame.partition(" (")
+    runs = (name.rpartition(".")[2], place.partition(":")[0]) == RUNS
+    return place.startswith(COMPILERS) and not runs
 
 
 def _one(same: Sequence[StackGroup]) -> StackGroup:

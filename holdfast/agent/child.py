@@ -255,10 +255,12 @@ def _main_of_script(
     except OSError as error:
         print(f"holdfast: can't open file {path!r}: {error.strerror}", file=sys.stderr)
         raise failures.CannotOpenScript(error) from None
-    with contextlib.suppress(zipimport.ZipImportError):
-        return _main_of_archive(program, zipimport.zipimporter(path))
-    main = _empty_main(path)
-    return _parts(source, path), main, path
+    try:
+        archive = zipimport.zipimporter(path)
+    except zipimport.ZipImportError:
+        main = _empty_main(path)
+        return _parts(source, path), main, path
+    return _main_of_archive(program, archive)
 
 
 def _main_of_archive(

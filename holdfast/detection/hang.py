@@ -127,11 +127,11 @@ class HangWatch:
         return min(usual_s, self._timeouts_s[1]) if self._is_step(still) else usual_s
 
     def _is_step(self, still: Sequence[int]) -> bool:
-        """Whether these are in their steps, or wait for data, and nobody is in a section."""
+        """Whether these are in their steps, or wait for data, and nobody does anything else."""
         known = self._reported and len(self._times) >= LEARNED
         trained = known and all(self._trained[rank] for rank in still)
-        steps = trained and all(self._marks[rank][1] in STEP_PHASES for rank in still)
-        return steps and all(mark[1] != SECTION for mark in self._marks.values())
+        watched = ((mark[1], self._moved[rank]) for rank, mark in self._marks.items())
+        return trained and all(phase in STEP_PHASES for phase, at in watched if at < math.inf)
 
     def _behind(self, still: Sequence[int]) -> list[int]:
         """Of the ranks that stand still, those that have come least far."""

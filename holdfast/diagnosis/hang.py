@@ -63,12 +63,6 @@ EXTERNAL = (  # where a worker waits for something outside
     "multiprocessing/", "asyncio/", "torch/utils/data/", "torch/serialization.py",
     "torch/distributed/checkpoint/",
 )  # fmt: skip
-# Of compilers, not of what they have compiled, which stands in other files while it runs.
-COMPILERS = (
-    "torch/_dynamo/convert_frame.py", "torch/_inductor/codecache.py",
-    "torch/_inductor/async_compile.py", "torch/_inductor/cpp_builder.py",
-    "torch/utils/cpp_extension.py", "triton/compiler/", "jax/_src/compiler.py", "numba/core/",
-)  # fmt: skip
 DEBUGGERS = ("pdb.py", "bdb.py", "debugpy/", "pydevd", "ipdb/")
 
 
@@ -190,12 +184,12 @@ def _by_activity(
     working = next((one for one in others if one.group.activity is Activity.MOVES), None)
     if working is not None and suspects:
         return told(Judgement.SLOW, f"No step: rank {working.rank} works {_at(working)}", 0.7)
-    compiling = next(filter(_compiles, waited_for), None)
+    compiling = next((one for one in waited_for if one.group.compiles), None)
     if compiling is not None:
         return told(
             Judgement.SLOW, f"No step: rank {compiling.rank} compiles {_at(compiling)}", 0.8
         )
-    if told.suspicion.overdue and not any(page.section for page in pages.values()):
+    if told.suspicion.overdue and _still_in_it(told.suspicion, pages):
         return told(Judgement.HANG, summary, 0.8)
     still_s = BLIND_S if blind else _stillness_s(suspects, looks, finding)
     patience_s = _patience_s(most, told.suspicion, still_s)
@@ -207,6 +201,13 @@ def _by_activity(
         section = _section(pages.get(slow.rank))
         return told(Judgement.SLOW, f"No step: rank {slow.rank} {does} {_at(slow)}{section}", 0.7)
     return told(Judgement.HANG, summary, sure)
+
+
+def _still_in_it(suspicion: HangSuspected, pages: Mapping[int, WorkerReport]) -> bool:
+    """Whether the step that takes too long is under way, and nobody is in a section."""
+    steps = [page.progress.step for page in pages.values() if page.progress.step is not None]
+    there = suspicion.step is None or min(steps, default=suspicion.step) <= suspicion.step
+    return there and not any(page.section for page in pages.values())
 
 
 def _stillness_s(
@@ -231,11 +232,6 @@ def _is_outside(look: SeenRank) -> bool:
 def _waits_in_torch(look: SeenRank) -> bool:
     """For other ranks, or for a store: on sockets that no other program serves."""
     return look.waits or _stand_in(look.group.frames[-1:], ("torch/distributed/",))
-
-
-def _compiles(look: SeenRank) -> bool:
-    """Also a thread of autograd's may: of a backward pass on a GPU."""
-    return any(_stand_in(thread.frames, COMPILERS) for thread in look.group.threads)
 
 
 def _stand_in(frames: Sequence[str], files: tuple[str, ...]) -> bool:

@@ -32,3 +32,9 @@ def test_an_archive_runs_its_main_and_finds_its_modules(tmp_path: Path) -> None:
     here = str(tmp_path)
     assert run(sys.executable, "-P", "-c", RUN, str(archive), here) == plain
     assert f"{archive}/model.py" in plain
+
+    damaged = tmp_path / "damaged.pyz"
+    damaged.write_bytes(archive.read_bytes().replace(b"PK\x03\x04", b"PK\x03\x05"))
+    command = sys.executable, "-P", "-c", RUN, str(damaged), here
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1 and "bad local file header" in found.stderr

@@ -246,13 +246,24 @@ def test_but_sections_snapshots_and_first_steps_do() -> None:
     assert job.suspicions == []
 
 
-def test_nor_does_who_waits_for_a_rank_that_has_just_come_to_a_section() -> None:
+@pytest.mark.parametrize("phase", ["section", "snapshot"])
+def test_nor_does_who_waits_for_a_rank_that_has_just_come_to_one(phase: str) -> None:
     job = Job(step_timeout_s=5.0)
     job.trains(100)
     job.pass_by(4.0)
-    job.phase[0] = "section"
+    job.phase[0] = phase
     job.pass_by(4.0)
     assert not any(one.overdue for one in job.suspicions)
+
+
+def test_a_rank_whose_loop_ended_in_a_section_leaves_nobody_more_time() -> None:
+    job = Job(step_timeout_s=5.0)
+    job.trains(100)
+    for phase in ("section", "finished"):
+        job.phase[0] = phase
+        job.pass_by(0.5)
+    job.pass_by(5.0)
+    assert job.suspicions[-1].overdue
 
 
 def test_going_on_to_another_phase_is_a_sign_of_life() -> None:

@@ -13,7 +13,7 @@ from holdfast.diagnosis.hang import (
 )
 from holdfast.events import HangJudged, HangSuspected, Judgement, Progress, each_of, in_rows
 from holdfast.messages import WorkerReport
-from holdfast.stacks import Activity, StackGroup, ThreadStack
+from holdfast.stacks import Activity, StackGroup, ThreadStack, joined
 
 TIMEOUT_S = 600.0
 SCRIPT = "<module> (train.py:50)"
@@ -237,18 +237,37 @@ def test_but_for_a_compiler_and_for_who_wants_it_so() -> None:
         section="eval",
     )  # fmt: skip
     assert named.judgement is Judgement.SLOW
+    over = {0: 8, 1: 8}  # since it was suspected
+    gone_on = judged(stands(1, does="moves"), stands(0), ago_s=5.8, overdue=True, steps=over)
+    assert gone_on.judgement is Judgement.SLOW
     unseen = judged(stands(0), missing=("node-2",), ago_s=50.0, overdue=True)
     assert unseen.judgement is Judgement.UNKNOWN
 
 
 def test_a_backward_pass_that_is_compiled_in_a_thread_of_autograd_is_no_hang() -> None:
     """On a GPU the main thread waits for it; other ranks may have found theirs in a cache."""
-    compiles = ("backward (torch/_functorch/x.py:1)", "load (torch/_inductor/codecache.py:9)")
+    backward = "backward (torch/_functorch/_aot_autograd/runtime_wrappers.py:2500)"
+    compiles = backward, "bw_compiler (torch/_inductor/compile_fx.py:2400)", "pass_ (x.py:1)"
     alone = stands(1, at=BACKWARD, does="background", beside=compiles), stands(0, 2)
     together = stands(0, 1, 2, at=BACKWARD, does="background", beside=compiles)
     for groups in (alone, (together,)):
         found = judged(*groups, ago_s=SPIN_S, steps={0: 7, 1: 6, 2: 7})
         assert found.judgement is Judgement.SLOW and "compiles" in found.summary
+
+
+def test_who_compiles_is_seen_beside_ranks_that_do_the_same_but_for_that() -> None:
+    compiles = ("backward (torch/_functorch/x.py:1)", "load (torch/_inductor/codecache.py:9)")
+    beside = [(), compiles, ()]
+    groups = [
+        stands(rank, at=BACKWARD, does="background", beside=one) for rank, one in enumerate(beside)
+    ]
+    found = judged(*joined(groups), ago_s=SPIN_S)
+    assert found.judgement is Judgement.SLOW and "rank 1 compiles" in found.summary
+
+
+def test_what_was_compiled_is_no_compiler_while_it_runs() -> None:
+    graph = "cudagraphify.<locals>.run (torch/_inductor/compile_fx.py:1919)"
+    assert judged(stands(1, at=(SCRIPT, graph)), stands(0, 2)).judgement is Judgement.HANG
 
 
 def test_others_that_move_do_not_wait_for_anybody() -> None:
