@@ -166,11 +166,15 @@ def test_backup_and_restore_of_two_workers_goes_on_bit_for_bit(home: Path) -> No
 
 
 ROLES = """
-import json, os, time
+import json, os, pathlib, time
 told = json.loads(os.environ["TF_CONFIG"])
-print(told["task"], {name: len(hosts) for name, hosts in sorted(told["cluster"].items())})
+hosts = {name: len(hosts) for name, hosts in sorted(told["cluster"].items())}
+print(told["task"], hosts, flush=True)
+pathlib.Path("up-" + told["task"]["type"]).touch()
 while told["task"]["type"] in ("worker", "ps"):  # as a server of TensorFlow does
     time.sleep(1)
+while len(list(pathlib.Path().glob("up-*"))) < 4:  # servers end with the chief
+    time.sleep(0.05)
 """
 
 
