@@ -255,12 +255,13 @@ def _main_of_script(
     except OSError as error:
         print(f"holdfast: can't open file {path!r}: {error.strerror}", file=sys.stderr)
         raise failures.CannotOpenScript(error) from None
-    try:
+    archive = None
+    with contextlib.suppress(zipimport.ZipImportError):
         archive = zipimport.zipimporter(path)
-    except zipimport.ZipImportError:
-        main = _empty_main(path)
-        return _parts(source, path), main, path
-    return _main_of_archive(program, archive)
+    if archive is not None:
+        return _main_of_archive(program, archive)
+    main = _empty_main(path)
+    return _parts(source, path), main, path
 
 
 def _main_of_archive(

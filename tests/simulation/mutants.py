@@ -71,7 +71,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a look that shows a hang stops nothing": Mutant(
         HANGS,
-        "if event.judgement is not Judgement.HANG:",
+        "if event.judgement is not Judgement.HANG or state.finished:",
         "if event.judgement:",
         NAMED,
         first=6,
