@@ -14,7 +14,7 @@ import pytest
 import recorded_job
 from holdfast.dashboard.stream import LOOK_S
 from tests.browser.serving import ServedPage
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
 
 pytestmark = pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_token_is_asked_for_where_others_could_reach_it(jobs: Path) -> None:
         assert status == 303 and "HttpOnly" in cookie and "SameSite=strict" in cookie
         assert page.ask("/api/fleet", Cookie=cookie.partition(";")[0])[0] == 200
         assert page.ask(link)[0] == 401, "a link works once"
-        assert len(re.findall("open, once", page.said)) == 2, "and another one is told"
+        assert until(lambda: page.said.count("open, once") == 2), "and another one is told"
     finally:
         page.close()
 
