@@ -8,13 +8,13 @@ A controller in a cluster answers them beside its metrics, the page answers them
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.history.ranks import read_ranks
-from holdfast.history.steps import read_curve
+from holdfast.history.steps import Curve, read_curve
 
 CURVE = "curve.bin"
 RANKS = "ranks.bin"
@@ -32,17 +32,7 @@ def kind_of_answer(path: str) -> str | None:
     return {None: None, "curve": JSON, "ranks": BINARY}[found[1] if found else None]
 
 
-class _CurveAnswer(msgspec.Struct):
-    """As `Curve` is told."""
-
-    first: int
-    last: int
-    step: list[int]
-    at: list[float]
-    attempt: list[int]
-    low: dict[str, list[float | None]]
-    high: dict[str, list[float | None]]
-    mean: dict[str, list[float | None]]
+_CurveAnswer = msgspec.defstruct("_CurveAnswer", [*get_type_hints(Curve).items()])
 
 
 class _RanksHead(msgspec.Struct):
