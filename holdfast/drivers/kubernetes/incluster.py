@@ -118,20 +118,24 @@ async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome 
         _drive(LeasedCluster(cluster, lease), place, lease, origin, observe)
     )
     tasks = [keeping, driving, asyncio.create_task(remove_former(cluster, lease.former))]
-    outcome = None
+    outcome, gives_way = None, False
     try:
         await asyncio.wait({keeping, driving}, return_when=asyncio.FIRST_COMPLETED)
         if not driving.done():
             say("the lease was lost: another controller takes over")
         elif not driving.cancelled():
             outcome = driving.result()
-        return outcome
+            gives_way = outcome is None
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if outcome is None:  # nobody is to take up what has ended
             await lease.release()
+    if gives_way:  # started again in this place it would hear as little, and know of no other
+        end_by_signal()
+        await lease.stand_aside()
+    return outcome
 
 
 def end_by_signal() -> None:

@@ -11,6 +11,7 @@ a machine that has died hangs for far longer than a lease lasts.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -165,6 +166,20 @@ class Lease:
                     await self._put(found, "")
         except (ApiError, TimeoutError):
             return
+
+    async def stand_aside(self) -> None:
+        """Wait until another one has it, or has not taken it for `DURATION_S`: none stands by."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DURATION_S):
+                while not await self._is_anothers():
+                    await asyncio.sleep(POLL_S)
+
+    async def _is_anothers(self) -> bool:
+        try:
+            found = await self._cluster.get(LEASES, self._name)
+        except ApiError:
+            return False
+        return _holder(found) not in ("", self._holder)
 
     # ── the object ──
 

@@ -85,6 +85,37 @@ def test_one_who_waits_takes_it_when_it_is_given_back() -> None:
     playing(story)
 
 
+def test_one_who_gives_way_leaves_others_the_time_to_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the same pod, started again at once, is faster, and hears no node this time either."""
+    monkeypatch.setattr(lease, "DURATION_S", PATIENCE_S)
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        first, second = of(api, "a"), of(api, "b")
+        await first.acquire()
+        await first.release()
+        aside = asyncio.create_task(first.stand_aside())
+        await asyncio.sleep(0)
+        assert not aside.done() and spec(it)["holderIdentity"] == ""
+        await second.acquire()
+        await aside
+        assert spec(it)["holderIdentity"] == "b"
+
+    playing(story)
+
+
+def test_where_none_stands_by_one_who_gives_way_is_not_held_up_for_long() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        only = of(api, "a")
+        await only.acquire()
+        await only.release()
+        await asyncio.wait_for(only.stand_aside(), PATIENCE_S)
+        assert spec(it)["holderIdentity"] == ""
+
+    playing(story)
+
+
 def test_a_holder_that_is_silent_is_followed_and_named() -> None:
     async def story(_: FakeCluster, api: Api) -> None:
         first, second = of(api, "a"), of(api, "b")
