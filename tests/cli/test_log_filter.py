@@ -152,7 +152,7 @@ def test_it_is_said_which_attempt_a_line_is_from(
     attempts: Attempts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempts({1: "Traceback (most recent call last):\n", 2: "fine\n", 3: "fine\n"})
-    for words, told in {
+    for words, said in {
         ("--grep", "fine"): "attempt 2:\nattempt 3:\n",
         ("--level", "error"): "attempt 1:\n",  # a traceback ends with its attempt
         ("--grep", "fine", "--attempt", "2"): "",
@@ -160,4 +160,4 @@ def test_it_is_said_which_attempt_a_line_is_from(
     }.items():
         with pytest.raises(SystemExit):
             app(["logs", "gpt", *words])
-        assert capsys.readouterr().err == told
+        assert capsys.readouterr().err == said
