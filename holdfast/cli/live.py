@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli import story
 from holdfast.cli.incidents import HEADER, row
 from holdfast.cli.output import table
-from holdfast.cli.trend import Course, Trend, can_draw, filled
+from holdfast.cli.trend import KeptCourse, Trend, can_draw, filled
 
 if TYPE_CHECKING:
     from holdfast.status import Incident, JobStatus
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 INCIDENTS_SHOWN = 8
 BAR_CHARS = 30
 NODES_SHOWN = 16
-NOTHING = Course()
+NOTHING = KeptCourse()
 
 
 class LiveView:
@@ -27,7 +27,7 @@ class LiveView:
         self._draws = can_draw()
 
     def page(
-        self, status: "JobStatus", incidents: Sequence["Incident"], kept: Course = NOTHING
+        self, status: "JobStatus", incidents: Sequence["Incident"], kept: KeptCourse = NOTHING
     ) -> str:
         """The whole page, as of now."""
         if status.phase == "running":
@@ -42,7 +42,7 @@ class LiveView:
         newest = incidents[-INCIDENTS_SHOWN:]
         return f"{text}\n\n{table(HEADER, map(row, newest))}" if newest else text
 
-    def _course(self, status: "JobStatus", kept: Course) -> list[tuple[str, str]]:
+    def _course(self, status: "JobStatus", kept: KeptCourse) -> list[tuple[str, str]]:
         lines = [("progress", self._progress(status))]
         if self._draws:
             lines += [

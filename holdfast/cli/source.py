@@ -17,7 +17,7 @@ import typer
 from holdfast.cli.cluster import Reach, Session, connected
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import talk
-from holdfast.cli.trend import CURVE_POINTS, Course
+from holdfast.cli.trend import CURVE_POINTS, KeptCourse
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Source(Protocol):
     def goodput(self) -> "Goodput":
         """Where the time went; in a cluster as of the last status."""
 
-    def course(self) -> Course:
+    def course(self) -> KeptCourse:
         """How loss and speed went since the job began, as far as that is kept and can be had."""
 
     def troubles(self) -> list[Error]:
@@ -119,11 +119,11 @@ class LocalSource:
 
         return goodput(self._folder, time.time())
 
-    def course(self) -> Course:
+    def course(self) -> KeptCourse:
         """From its curve."""
         from holdfast.history import CURVE, read_curve
 
-        return Course.of(read_curve(self._folder / CURVE, points=CURVE_POINTS).mean)
+        return KeptCourse.of(read_curve(self._folder / CURVE, points=CURVE_POINTS).mean)
 
     def troubles(self) -> list[Error]:
         """What is damaged in its folder, so that not all of it can be told."""
@@ -147,7 +147,7 @@ class RemoteSource:
         self._silent_since: float | None = None
         self._troubles: list[Error] = []
         self._cache: Cache = {}
-        self._course, self._course_at = Course(), float("-inf")  # and when it was asked for
+        self._course, self._course_at = KeptCourse(), float("-inf")  # and when it was asked for
 
     def status(self) -> "JobStatus":
         """What the record says; while the API server is away, what it said last."""
@@ -174,7 +174,7 @@ class RemoteSource:
             return record.goodput
         return Goodput(job=self.name, wall_s=0.0, ettr=0.0, ettr_1h=0.0, buckets={}, observed=True)
 
-    def course(self) -> Course:
+    def course(self) -> KeptCourse:
         """From its controller, now and then; what that said last while it does not answer."""
         import msgspec
 
@@ -184,7 +184,7 @@ class RemoteSource:
             self._course_at, path = time.monotonic(), f"curve/0/end/{CURVE_POINTS}"
             with contextlib.suppress(ConnectionError):
                 told = self._session.do(figures(self._session.cluster, self.name, path))
-                self._course = Course.of(msgspec.json.decode(told)["mean"])
+                self._course = KeptCourse.of(msgspec.json.decode(told)["mean"])
         return self._course
 
     def troubles(self) -> list[Error]:

@@ -15,17 +15,17 @@ POINTS = 60  # at most; half of them after neighbours were averaged
 CURVE_POINTS = 8 * POINTS  # to ask a curve for: it has an eighth of them at least
 
 
-class Course(NamedTuple):
+class KeptCourse(NamedTuple):
     """What is kept of a job since it began: loss, and steps a second."""
 
     loss: Sequence[float] = ()
     speed: Sequence[float] = ()
 
     @staticmethod
-    def of(mean: Mapping[str, Sequence[float | None]]) -> "Course":
+    def of(mean: Mapping[str, Sequence[float | None]]) -> "KeptCourse":
         """From the columns of a curve."""
         times = (value for value in mean.get("step_s", ()) if value)
-        return Course(
+        return KeptCourse(
             averaged([value for value in mean.get("loss", ()) if value is not None]),
             averaged([1 / value for value in times]),
         )

@@ -10,7 +10,7 @@ from holdfast.cli import trend
 from holdfast.cli.live import NODES_SHOWN, LiveView
 from holdfast.cli.source import LocalSource
 from holdfast.cli.top import Shown, page
-from holdfast.cli.trend import BARS, POINTS, Course, Trend, bars, filled
+from holdfast.cli.trend import BARS, POINTS, KeptCourse, Trend, bars, filled
 from holdfast.history import CURVE, CurveFile, StepPoint
 from holdfast.status import JobStatus, NodeCondition, NodeStatus
 
@@ -65,7 +65,7 @@ def test_the_course_begins_with_the_job_where_its_curve_is_kept(tmp_path: Path) 
 
 
 def test_a_job_without_a_curve_has_no_course(tmp_path: Path) -> None:
-    assert LocalSource(tmp_path).course() == Course([], [])
+    assert LocalSource(tmp_path).course() == KeptCourse([], [])
 
 
 def test_while_nothing_trains_no_point_is_added() -> None:
