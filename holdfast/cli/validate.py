@@ -16,6 +16,7 @@ from holdfast.cli.render import (
     require_sound,
 )
 from holdfast.errors import ExitStatus
+from holdfast.spec.reading import named
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.manifests.request import Request
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def validate(
-    file: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="The job file; - for standard input.", show_default=False)
+    ],
     engine: EngineName = None,
     mode: Mode = None,
     namespace: Namespace = None,
@@ -51,7 +54,7 @@ def _here(file: Path, as_json: bool) -> None:
     if as_json:
         json_result({"valid": True, "job": job.model_dump(mode="json")})
     else:
-        result(f"{file} is valid: job {job.name}, {size(job)}")
+        result(f"{named(file)} is valid: job {job.name}, {size(job)}")
         _tell_spares(job)
 
 
@@ -66,7 +69,7 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
     bodies = unchecked(request)
     findings = lint(bodies, request.version)
     valid = not any(finding.level == "error" for finding in findings)
-    for text in told(str(file), findings):
+    for text in told(named(file), findings):
         talk(text)
     if as_json:
         found = [asdict(finding) for finding in findings]
@@ -74,7 +77,7 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
         json_result({"valid": valid, "job": job, "findings": found})
     elif valid:
         where = f"{request.engine}, {request.mode}: {count(len(bodies), 'object')}"
-        result(f"{file} is valid on {where}: job {request.name}, {size(request.job)}")
+        result(f"{named(file)} is valid on {where}: job {request.name}, {size(request.job)}")
         _tell_spares(request.job)
     if not valid:
         raise typer.Exit(ExitStatus.USAGE)
