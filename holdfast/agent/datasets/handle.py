@@ -64,7 +64,7 @@ class DatasetsHandle:
     async def fetch(self, done: Callable[[], None]) -> None:
         """Until all are here; then keep what is leased marked as used."""
         while not self.whole:
-            self._further = False
+            self._further = self._moved = False
             await self._one_process()
             self._in_vain = 0 if self._further else self._in_vain + 1
             if not self.whole:
@@ -129,7 +129,7 @@ class DatasetsHandle:
             return  # it tries the same again
         told = news.part * TOLD_PARTS // PARTS
         self._since = set() if news.moved else {*self._since, text}
-        self._moved = self._moved or self._is_progress(news)
+        self._moved = self._is_progress(news) or self._moved
         kind = [news.name if news.part >= 0 else text, told, self._moved]
         if kind == before and now - at < self._every_s:
             return
