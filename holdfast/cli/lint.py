@@ -8,7 +8,6 @@ import typer
 
 from holdfast.cli.output import AsJson, count, json_result, result, styled
 from holdfast.errors import ExitStatus
-from holdfast.spec import reading
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.lint import Finding
@@ -56,6 +55,7 @@ def lint(
 def _looked_at(file: str, version: "Version | None") -> Found:
     from holdfast.drivers.kubernetes.lint import lint as look
     from holdfast.drivers.kubernetes.lint.read import manifests
+    from holdfast.spec import reading
 
     name = reading.named(Path(file))
     bodies = manifests(_text(file, name), name)
@@ -64,6 +64,7 @@ def _looked_at(file: str, version: "Version | None") -> Found:
 
 def _text(file: str, name: str) -> str:
     from holdfast.drivers.kubernetes.lint.read import unreadable
+    from holdfast.spec import reading
 
     try:
         return reading.file_text(Path(file), FILE_BYTES_MAX)

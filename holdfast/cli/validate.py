@@ -16,7 +16,6 @@ from holdfast.cli.render import (
     require_sound,
 )
 from holdfast.errors import ExitStatus
-from holdfast.spec.reading import named
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.manifests.request import Request
@@ -48,6 +47,7 @@ def validate(
 def _here(file: Path, as_json: bool) -> None:
     from holdfast.spec import job_from_yaml
     from holdfast.spec.files import require_files
+    from holdfast.spec.reading import named
 
     job = job_from_yaml(file)
     require_files(job)
@@ -64,6 +64,7 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
     from holdfast.cli.lint import told
     from holdfast.drivers.kubernetes.lint import lint
     from holdfast.drivers.kubernetes.manifests.render import unchecked
+    from holdfast.spec.reading import named
 
     require_sound(request)
     bodies = unchecked(request)
