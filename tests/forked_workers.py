@@ -17,6 +17,7 @@ import pytest
 from _pytest.assertion import rewrite
 
 from tests import warm
+from tests.warm_tree import Forked
 
 AS_EXECNET_DOES = ["-u", "-c"]
 
@@ -33,7 +34,7 @@ class Worker(warm.Script):
         if list(words[:3]) == [sys.executable, *AS_EXECNET_DOES]:
             super()._execute_child(words, *how)
         else:
-            super(warm.Forked, self)._execute_child(words, *how)  # type: ignore[misc]
+            super(Forked, self)._execute_child(words, *how)  # type: ignore[misc]
 
 
 def prepare(config: pytest.Config) -> None:
