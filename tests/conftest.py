@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import forked_workers
 from tests.cpu import CpuPerTest
 from tests.more import examples
 from tests.patience import PATIENCE_S, until
@@ -42,6 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # collecting tests makes a million objects, and no garbage
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Just before the processes of `-n` are started."""
+    forked_workers.prepare(config)
 
 
 def pytest_collection_finish() -> None:

@@ -70,7 +70,8 @@ def _clock() -> Callable[[], float]:
     group = ACCOUNTING / GROUP.format(os.getpid())
     try:
         group.mkdir()
-        (group / "cgroup.procs").write_text("0")
+        for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+            (group / "cgroup.procs").write_text(str(process.pid))
     except OSError:
         return _of_descendants
     return functools.partial(_of_group, group / "cpuacct.usage")

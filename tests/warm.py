@@ -6,7 +6,8 @@ Starting Python and importing the package costs half a second of a core, forking
 and hundreds of tests ask the command line. What is promised of a fresh interpreter (imports, hash
 seeds, missing modules) is tested with a fresh one.
 
-Each test process has one server (`warm_server`), which starts with the first command.
+Each test process has one server (`warm_server`): what is left of the image from which it has been
+forked itself (`forked_workers`), or one that starts with the first command.
 """
 
 import functools
@@ -27,6 +28,7 @@ PIPE = subprocess.PIPE
 OF_A_TEST = ("HOLDFAST_HOME", "KUBECONFIG")  # not for the server, which outlives the test
 _lock = threading.Lock()
 _started: list["subprocess.Popen[bytes]"] = []  # kept, so that nobody takes them for forgotten
+_given: dict[int, socket.socket] = {}  # connections to servers that were forked with their process
 
 
 def holdfast(
@@ -48,6 +50,11 @@ def program(module: str, *words: str, given: str = "") -> "subprocess.CompletedP
     return _to_its_end(process, given)
 
 
+def begin() -> socket.socket:
+    """The server of this process, which imports while others do something else."""
+    return _server(os.getpid())
+
+
 def _to_its_end(process: "Warm", given: str) -> "subprocess.CompletedProcess[str]":
     out, err = process.communicate(given, timeout=PATIENCE_S)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -65,7 +72,7 @@ class Warm(Forked):
 
     def server(self) -> socket.socket:
         """That of this process."""
-        return _server(os.getpid())
+        return begin()
 
     def _execute_child(self, words: Any, *how: Any) -> None:
         with _lock:
@@ -108,9 +115,16 @@ class Script(Warm):
         return {**super().order(words), "tree": True}
 
 
+def adopt(server: socket.socket) -> None:
+    """From now on this server forks what this process orders."""
+    _given[os.getpid()] = server
+
+
 @functools.cache
-def _server(_pid: int) -> socket.socket:
+def _server(pid: int) -> socket.socket:
     """The connection to the server of this process."""
+    if pid in _given:
+        return _given[pid]
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     own = {name: value for name, value in os.environ.items() if name not in OF_A_TEST}
     words = [sys.executable, "-m", "tests.warm_server", str(its.fileno()), ROOM_OF_WORDS]

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import typer
 
 from holdfast.agent import preloading
-from tests import warm_tree
+from tests import warm, warm_tree
 from tests.warm_tree import MAX_BYTES, MAX_FDS
 
 CLONE_PARENT = 0x8000
@@ -138,7 +138,8 @@ def _become(order: dict[str, Any], fds: list[int], is_ready: int) -> NoReturn:
     for name in ("sitecustomize", order["module"]):
         getattr(sys.modules.get(name), "adopt", lambda: None)()
     if order["tree"]:
-        _branch()
+        server = _branch()
+        (warm if order["tests"] else warm_tree).adopt(server)
     try:
         _run(order["module"], order["is_main"])
     except SystemExit as end:
@@ -177,14 +178,13 @@ def _stream(fd: int, errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(open(fd, "wb", closefd=False), "utf-8", errors, None, by_lines)
 
 
-def _branch() -> None:
+def _branch() -> socket.socket:
     """A server for what this process will start. It goes with this process."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     if os.fork():
         its.close()
-        warm_tree.grow(ours)
-        return
+        return ours
     ours.close()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _show(["(warm)"], {})  # it is no part of the job

@@ -1,6 +1,6 @@
 """How processes of ours are ordered from a warm server, by tests and by other processes of ours.
 
-`Forked` is a `subprocess.Popen` whose process is forked instead of executed. `grow` makes this
+`Forked` is a `subprocess.Popen` whose process is forked instead of executed. `adopt` makes this
 process start `python -m holdfast.X` that way, and the `python -u FILE` of torchrun; everything else
 is executed as ever, and so is that once the server is gone.
 """
@@ -55,6 +55,7 @@ class Forked(subprocess.Popen[Any]):
         ends = how[9:15]  # of standard input, output and errors: to read from, to write to
         streams = [own if fd < 0 else fd for own, fd in enumerate((ends[0], ends[3], ends[5]))]
         order = {
+            "tests": False,
             **self.order(words),
             "env": dict(os.environ if env is None else env),
             "folder": os.fspath(folder or os.getcwd()),
@@ -81,7 +82,7 @@ class Child(Forked):
         return {"module": module, "is_main": True, "words": words[3:], "tree": MODULES[module]}
 
     def server(self) -> socket.socket:
-        """The one that `grow` was given."""
+        """The one that `adopt` was given."""
         assert _server is not None
         return _server
 
@@ -107,7 +108,7 @@ def script_of(words: Sequence[str]) -> str:
     return f"import os, runpy, sys; sys.argv = {list(words)!r}; {path}; {run}"
 
 
-def grow(server: socket.socket) -> None:
+def adopt(server: socket.socket) -> None:
     """From now on this server forks what this process starts."""
     global _server
     _server = server

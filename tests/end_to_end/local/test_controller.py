@@ -172,12 +172,12 @@ def test_a_closed_terminal_does_not_stop_the_job(home: Path) -> None:
 
 def test_a_controller_that_was_paused_does_not_blame_the_nodes(home: Path) -> None:
     recovery = {"heartbeat_timeout_s": 1.0}
-    job = small(home, args=["--steps", "120", "--pause", "0.05"], recovery=recovery).start()
+    job = small(home, args=["--steps", "40", "--pause", "0.2"], recovery=recovery).start()
     job.wait_step(5)
     assert job.process is not None
     job.process.send_signal(signal.SIGSTOP)
     before = len(job.metrics())
-    assert until(lambda: len(job.metrics()) > before + 40)
+    assert until(lambda: len(job.metrics()) > before + 10)
     job.process.send_signal(signal.SIGCONT)
     job.wait_end()
     assert job.incidents() == []

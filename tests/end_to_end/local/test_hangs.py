@@ -78,8 +78,8 @@ def test_a_script_without_the_library_that_hangs_is_restarted_too(home: Path) ->
 
 
 def test_a_job_whose_workers_are_all_stopped_by_hand_is_left_alone(home: Path) -> None:
-    job = small(home, args=["--steps", "200"], **TOGETHER).start()
-    job.wait_step(20)
+    job = small(home, args=["--steps", "60", "--pause", "0.1"], **TOGETHER).start()
+    job.wait_step(10)
     workers = [job.worker(rank) for rank in (0, 1)]
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)

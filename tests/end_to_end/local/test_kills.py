@@ -72,7 +72,8 @@ def test_the_node_with_rank_0_and_the_store_can_be_lost_too(home: Path) -> None:
 
 def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> None:
     recovery = {"heartbeat_timeout_s": 2.0}
-    job = small(home, spares=1, args=["--steps", "250"], recovery=recovery).start()
+    args = ["--steps", "50", "--pause", "0.2"]  # for as long as it takes to notice
+    job = small(home, spares=1, args=args, recovery=recovery).start()
     job.wait_step(10)
     victim = job.member(1)
     os.kill(job.agent(victim), signal.SIGSTOP)
@@ -85,7 +86,7 @@ def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> Non
 
 def test_many_kills_in_a_row_at_random_moments(home: Path) -> None:
     chance = random.Random(20261120)
-    args = ["--steps", str(40 * KILLS), "--pause", "0.01"]
+    args = ["--steps", str(20 * KILLS), "--pause", "0.06"]
     job = small(home, args=args, **TOGETHER).start()
     step = 5
     for kill in range(KILLS):
