@@ -21,7 +21,7 @@ EngineName = Annotated[
         "--engine",
         "-e",
         help="Engine that creates the pods: pods, job, cronjob, jobset, pytorchjob, tfjob, "
-        "jaxjob, xgboostjob, paddlejob, mpijob, trainjob or volcano. Default: the engine in "
+        "jaxjob, xgboostjob, paddlejob, mpijob, rayjob, trainjob or volcano. Default: the engine in "
         "the job file.",
         show_default=False,
     ),
