@@ -237,6 +237,11 @@ class Agent:
             await until(lambda: pod_log.idle, CLOSE_S)
         return self._parts.end.status
 
+    @property
+    def wanted(self) -> bool:
+        """Whether a signal has asked for this node."""
+        return self._leaving.asked
+
     def health(self) -> Health:
         """How the node is now."""
         run = self._attempts.newest

@@ -18,7 +18,7 @@ from holdfast.agent.notes import note
 COMMAND = "KUBERAY_GEN_RAY_START_CMD"
 OWN = "HOLDFAST_NODE"
 SHELL = "/bin/bash"  # KubeRay writes its command for it
-AGAIN_S = 5  # until Ray is started once more
+AGAIN_S = 1  # until Ray is started once more, which waits for a head by itself
 SCRIPT = f"""
 ulimit -n "${{RAY_START_ULIMIT_OPEN_FILES:-65536}}"
 while :; do eval "${COMMAND}"; sleep {AGAIN_S}; done
@@ -44,6 +44,7 @@ def _beside(agent: int, environ: Mapping[str, str]) -> int:
         pid, status = os.waitpid(-1, 0)  # orphans of Ray, too
         if pid == agent:
             processes.signal_group(ray, signal.SIGKILL)
+            os.waitpid(ray, 0)
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else BY_SIGNAL - code
         if pid == ray:

@@ -118,7 +118,7 @@ NOTES: dict[str, str] = {
         "A failed worker pod is never recreated, so its container is restarted in place."
     ),
     "*.cleanPodPolicy": "Running pods are removed at the end; finished pods keep their logs.",
-    "RayJob.spec.backoffLimit=0": "A retry is a new RayCluster, and a new start of everything.",
+    "RayJob.spec.backoffLimit": "A retry is a new RayCluster, and a new start of everything.",
     "RayJob.spec.shutdownAfterJobFinishes": (
         "Frees the nodes at the end; suspension, and so Kueue, requires it."
     ),

@@ -62,7 +62,7 @@ def _tails(request: Request) -> list[str]:
             parts = counts | ({"launcher": 1} if mpijob.through_sshd(request) else {})
             return [f"-{role}-0-{count - 1}{RANDOM}" for role, count in parts.items()]
         case "rayjob":
-            return [f"{RANDOM}-head-svc", f"{RANDOM}-node-worker{RANDOM}"]
+            return [f"{RANDOM}-head-svc"]  # names of its pods are cut
         case _:
             return [f"-{role}-{count - 1}" for role, count in _roles(request).items() if count]
 

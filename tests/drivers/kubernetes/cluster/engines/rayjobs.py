@@ -18,6 +18,7 @@ from tests.drivers.kubernetes.cluster.loops import soonest
 from tests.drivers.kubernetes.cluster.making import (
     children,
     delete,
+    exit_code,
     going,
     make,
     make_pod,
@@ -30,7 +31,6 @@ from tests.drivers.kubernetes.cluster.store import Store
 
 START = "sleep 1000000"  # what `ray start --block` is here
 OVERWRITE = "ray.io/overwrite-container-cmd"
-ENDED = ("Complete", "Failed")
 
 
 @dataclass
@@ -114,7 +114,8 @@ class KubeRay:
         mark_job(make(self.store, JOBS, job, RAY_JOBS, job["metadata"]["name"], spec=spec))
 
     def _judge(self, job: Body) -> None:
-        """By the end of the entrypoint; a new head does not know of it."""
+        """By the end of the entrypoint. A new head does not know of it, and neither who submits nor
+        the head have to live as long as it does: it is submitted again."""
         submitters = children(self.store, job, JOBS)
         clusters = children(self.store, job, RAY_CLUSTERS)
         head = self._ready_head(clusters[0]) if clusters else None
@@ -122,14 +123,22 @@ class KubeRay:
             if head is not None:
                 self.heads[job["metadata"]["uid"]] = head["metadata"]["uid"]
                 self._make_submitter(job)
-        elif is_true(submitters[0], "Complete"):
+            return
+        pods = [pod for pod in children(self.store, submitters[0]) if not going(pod)]
+        codes = [code for pod in pods if (code := exit_code(pod)) is not None]
+        if 0 in codes:
             self._say(job, "Complete", jobStatus="SUCCEEDED")
-        elif is_true(submitters[0], "Failed"):
+        elif codes:
             failed = job["status"].get("failed", 0) + 1
             again = failed <= job["spec"].get("backoffLimit", 0)
             self._say(job, "Retrying" if again else "Failed", jobStatus="FAILED", failed=failed)
-        elif head is not None and head["metadata"]["uid"] != self.heads[job["metadata"]["uid"]]:
+        elif is_true(submitters[0], "Failed") or self._is_new(job, head):
             delete(self.store, JOBS, submitters[0])
+
+    def _is_new(self, job: Body, head: Body | None) -> bool:
+        """Whether this head has never had the entrypoint."""
+        known = self.heads[job["metadata"]["uid"]]
+        return head is not None and head["metadata"]["uid"] != known
 
     def _take_down(self, job: Body) -> None:
         """Cluster and submitter; only then is the RayJob suspended, or tried again."""
