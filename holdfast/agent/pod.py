@@ -112,7 +112,7 @@ async def _live(pod: PodEnvironment, job: Job, environ: Mapping[str, str]) -> No
     agent = Agent(me, job, worker_environment(pod, environ), options)
     await probes.serve(pod.address, job.network.ports.agent, agent.health)
     status = await _copied(agent, pod, environ.get(PLACES[Tier.SHARED]))
-    if status == 0 and pod.engine == RAY and not agent.wanted:
+    if status == 0 and pod.engine == RAY and not agent.leaving.asked:
         await _taken_down()
     os._exit(status)
 

@@ -1,4 +1,4 @@
-"""In a pod of KubeRay's, Ray runs beside the agent: neither ends the other too early or too late."""
+"""In a pod of KubeRay's, Ray runs beside the agent and ends with it, no sooner and no later."""
 
 import os
 import signal

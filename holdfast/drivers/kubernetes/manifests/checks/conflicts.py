@@ -29,17 +29,8 @@ OPERATORS: dict[str, frozenset[str]] = {
     "paddlejob": frozenset(("POD_IP_DUMMY", "PADDLE_MASTER", "PADDLE_NNODES", "PADDLE_TRAINER_ID")),
     "mpijob": frozenset(("K_MPI_JOB_ROLE", "OMPI_MCA_orte_default_hostfile")),
     "rayjob": frozenset(
-        (
-            "RAY_CLUSTER_NAME",
-            "RAY_CLUSTER_NAMESPACE",
-            "RAY_CLOUD_INSTANCE_ID",
-            "RAY_NODE_TYPE_NAME",
-            "KUBERAY_GEN_RAY_START_CMD",
-            "FQ_RAY_IP",
-            "RAY_IP",
-            "RAY_ADDRESS",
-        )
-    ),  # fmt: skip
+        ("KUBERAY_GEN_RAY_START_CMD", "FQ_RAY_IP", "RAY_IP", "RAY_ADDRESS", "RAY_CLUSTER_NAME")
+    ),
     "volcano": frozenset(("VK_TASK_INDEX", "VC_TASK_INDEX")),
 }
 OURS = "HOLDFAST_"

@@ -56,8 +56,8 @@ TRIALS = Limit(plain("job", "cronjob"), "trials are the indexes of a Job, withou
 MPIRUN = Limit(plain("mpijob", "trainjob", "volcano"), "it does not run mpirun")
 SPARES = Limit(
     managed() - managed("rayjob"),
-    "agents wait as spares, which plain mode does not have; a RayJob submits nothing before every pod "
-    "of its RayCluster is ready, so a spare without room would hold it back",
+    "agents wait as spares, which plain mode does not have; a RayJob submits nothing before every "
+    "pod of its RayCluster is ready, so a spare without room would hold it back",
 )
 LAUNCHER = Limit(MPIRUN.where | managed("mpijob"), "it has no launcher")
 HEAD = Limit(both("rayjob"), "only a RayCluster has a head")
@@ -151,7 +151,7 @@ LIMITS: dict[str, Limit] = {
     "lifetime.time_limit_s": Limit(EVERYWHERE - both("volcano"), "Volcano's jobs have no limit"),
     "lifetime.keep_s": Limit(
         EVERYWHERE - both("pods", "rayjob", "trainjob"),
-        "Kubernetes has no TTL for pods and TrainJobs, and that of a RayJob is of its RayCluster only",
+        "Kubernetes has no TTL for pods and TrainJobs; that of a RayJob is of its RayCluster only",
     ),
     "lifetime.suspend": Limit(
         EVERYWHERE - both("volcano"), "Volcano jobs can be suspended by commands only"

@@ -1,9 +1,9 @@
 """KubeRay: a RayJob makes a RayCluster, and once that is ready a Job that submits the entrypoint.
 
-Ray itself is a process that sleeps. The submitter runs the entrypoint in place of a head that would,
-with the head's variables and volumes. A worker that has ended is deleted and made anew, whatever it
-has ended with; what becomes of the entrypoint becomes of the RayJob, and a head that is lost gets it
-again. A RayCluster that was ready once stays so.
+Ray itself is a process that sleeps. The submitter runs the entrypoint in place of a head that
+would, with the head's variables and volumes. A worker that has ended is deleted and made anew,
+whatever it has ended with; what becomes of the entrypoint becomes of the RayJob, and the head after
+one that is lost gets it again. A RayCluster that was ready once stays so.
 """
 
 import copy
