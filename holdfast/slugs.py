@@ -182,8 +182,8 @@ SLUGS: dict[str, Slug] = {
     "nsys-unavailable": Slug(
         ExitStatus.USAGE,
         "Nsight Systems cannot be started on a process that runs already: on Linux it records only "
-        "what was started under it (`nsys launch`, `nsys profile`). `holdfast profile` without "
-        "--nsys needs no restart.",
+        "what was started under it (`nsys launch`, `nsys profile`); docs/guides/profiles.md has a "
+        "job file that does so. `holdfast profile` without --nsys needs no restart.",
     ),
     "fault-impossible": Slug(
         ExitStatus.PLATFORM,

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
 import importlib
 import io
@@ -24,6 +25,8 @@ import socket
 import sys
 import threading
 from typing import Any, NoReturn
+
+import typer
 
 from holdfast.agent import preloading
 from tests import warm_tree
@@ -42,6 +45,7 @@ AT_THE_FIRST_REQUEST = ("httpcore2", "anyio._backends._asyncio", "typer._adapter
 
 def main() -> None:
     """Serve; in a child, return what it runs."""
+    gc.disable()  # imports make many objects, and no garbage
     _import_all()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["OMP_NUM_THREADS"] = "1"  # for libraries that read it once
@@ -51,6 +55,7 @@ def main() -> None:
 def serve(sock: socket.socket) -> None:
     """Fork for each order, until nobody can give one."""
     gc.freeze()
+    gc.enable()
     while True:
         data, fds, _, _ = socket.recv_fds(sock, MAX_BYTES, MAX_FDS)
         if not data:
@@ -81,15 +86,19 @@ def _import_all() -> None:
                 importlib.import_module(found.name)
     for name in AT_THE_FIRST_REQUEST:
         importlib.import_module(name)
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(sys.modules["holdfast.cli.app"].app)  # forty verbs, of which one is used
 
 
 def _import_for_workers() -> None:
     """What takes seconds in each node of a job that trains."""
+    gc.disable()
     for name in importlib.import_module("holdfast.agent.environment").TORCH_PRELOAD:
         importlib.import_module(name)
     preloading.keep_operators()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _fork() -> int:

@@ -139,15 +139,15 @@ def has_parent(pid: int, parents: set[int]) -> bool:
 
 def carrying(name: str, value: str) -> set[int]:
     """Live processes whose environment, as it was when they started, has `name=value`."""
-    needle = f"{name}={value}".encode()
+    needle = f"\0{name}={value}\0".encode()
     return {pid for pid in pids() if needle in _environment(pid) and parent_of(pid) is not None}
 
 
-def _environment(pid: int) -> list[bytes]:
+def _environment(pid: int) -> bytes:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return []
+        return b""
 
 
 def descendants(pid: int, spared: frozenset[int] = frozenset()) -> set[int]:

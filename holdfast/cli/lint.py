@@ -1,6 +1,5 @@
 """`holdfast lint`: the traps in manifests, ours or anybody's."""
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -56,8 +55,9 @@ def lint(
 def _looked_at(file: str, version: "Version | None") -> Found:
     from holdfast.drivers.kubernetes.lint import lint as look
     from holdfast.drivers.kubernetes.lint.read import manifests
+    from holdfast.spec import reading
 
-    name = "standard input" if file == "-" else file
+    name = reading.named(Path(file))
     bodies = manifests(_text(file, name), name)
     return Found(name, len(bodies), look(bodies, version))
 
@@ -67,10 +67,6 @@ def _text(file: str, name: str) -> str:
     from holdfast.spec import reading
 
     try:
-        if file == "-":
-            if sys.stdin is None:  # `<&-`
-                raise reading.UnreadableError("it is closed")
-            return reading.decoded(sys.stdin.buffer.read(FILE_BYTES_MAX + 1), FILE_BYTES_MAX)
         return reading.file_text(Path(file), FILE_BYTES_MAX)
     except reading.UnreadableError as exc:
         raise unreadable(name, str(exc)) from None

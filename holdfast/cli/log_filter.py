@@ -50,14 +50,16 @@ _VARIES = re.compile(
 
 
 class Levels:
-    """The level of each line of each rank, in order."""
+    """The level of each line of each rank in each attempt, in order."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[int | None, str], tuple[Level, bool]] = {}  # and in a traceback?
+        self._of: dict[
+            tuple[int | None, int | None, str], tuple[Level, bool]
+        ] = {}  # and in a traceback?
 
     def of(self, line: Line) -> Level:
         """Of the next line of its rank."""
-        key = line.rank, line.pod
+        key = line.attempt, line.rank, line.pod
         before, inside = self._of.get(key, (Level.INFO, False))
         if _TRACEBACK in line.text:
             found, inside = Level.ERROR, True

@@ -36,6 +36,11 @@ class Asked(NamedTuple):
     as_json: bool
     traces: Mapping[int, str] = {}  # attempt → trace of the incident that ended it
 
+    @property
+    def looks(self) -> bool:
+        """Whether something is looked for, wherever it was written, and not only shown."""
+        return self.since is not None or self.wanted != LineChoice()
+
 
 def logs(
     name: JobName = None,
@@ -44,7 +49,13 @@ def logs(
     ] = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="Only this attempt. Default: the newest.")
+        int | None,
+        typer.Option(
+            "--attempt",
+            min=1,
+            help="Only this attempt. Default: the newest; with --follow, --since, --grep or "
+            "--level all of them.",
+        ),
     ] = None,
     since: Annotated[
         str | None,
@@ -73,12 +84,7 @@ def logs(
         return
     folder = job_folder(name)
     asked = asked._replace(traces=_traces(folder) if as_json else {})
-    newest = attempt is None and not follow and began is None
-    tail = Tail(folder, rank=rank, attempt=_newest(folder) if newest else attempt, since=began)
-    batches = _followed(folder, tail) if follow else iter([tail.drain()])
-    printed = _print(batches, asked)
-    tail.close()
-    if not printed:
+    if not _print((_followed if follow else _written)(folder, asked), asked):
         talk(_nothing(folder.name, asked))
 
 
@@ -93,8 +99,7 @@ def _traces(folder: Path) -> dict[int, str]:
 
 
 def _nothing(job: str, asked: Asked) -> str:
-    chosen = asked.since is not None or asked.wanted != LineChoice()
-    return f"no such output of {job}" if chosen else f"no output of {job}"
+    return f"no such output of {job}" if asked.looks else f"no output of {job}"
 
 
 def _remote(reach: Reach, name: str | None, follow: bool, asked: Asked) -> None:
@@ -119,35 +124,45 @@ def _remote(reach: Reach, name: str | None, follow: bool, asked: Asked) -> None:
             talk(_nothing(name or "the newest job", asked))
 
 
-def _newest(folder: Path) -> int | None:
-    return max((attempt for attempt, _, _ in logs_below(folder / "logs")), default=None)
+def _written(folder: Path, asked: Asked) -> Iterator[Iterable[Line]]:
+    """What is there, of one attempt after the other: of the newest, and of all where something is
+    looked for, as what it was that ended an attempt stands in the log of that one."""
+    attempts = sorted({attempt for attempt, _, _ in logs_below(folder / "logs")})
+    if asked.attempt is not None:
+        attempts = [asked.attempt]
+    for attempt in attempts if asked.looks else attempts[-1:]:
+        with closing(Tail(folder, rank=asked.rank, attempt=attempt, since=asked.since)) as tail:
+            yield tail.drain()
 
 
-def _followed(folder: Path, tail: Tail) -> Iterator[Iterable[Line]]:
+def _followed(folder: Path, asked: Asked) -> Iterator[Iterable[Line]]:
     """New lines until the controller is gone; the look at it comes before the last read."""
     from holdfast.drivers.records import controller_alive
 
-    while controller_alive(folder):
-        yield tail.tick()
-        time.sleep(TICK_S)
-    yield tail.drain()
+    with closing(Tail(folder, rank=asked.rank, attempt=asked.attempt, since=asked.since)) as tail:
+        while controller_alive(folder):
+            yield tail.tick()
+            time.sleep(TICK_S)
+        yield tail.drain()
 
 
 def _print(batches: Iterator[Iterable[Line]], asked: Asked) -> int:
     """How many lines; those that are to be told once are gathered for a while."""
-    printed, levels = 0, Levels()
+    printed, levels, attempt = 0, Levels(), asked.attempt
     chosen = (asked.wanted.chosen(levels, lines) for lines in batches)
     for lines in _gathered(chosen) if asked.once else chosen:
-        if asked.once:
-            same = unique(lines)
-            for one in same:
-                verbatim(_object(one.line, asked, one) if asked.as_json else told(one))
-            printed += len(same)
-            continue
-        for line in lines:
-            verbatim(_object(line, asked) if asked.as_json else prefixed([line]).rstrip("\n"))
+        for one in unique(lines) if asked.once else lines:
+            line = one.line if isinstance(one, Same) else one
+            if line.attempt != attempt and (attempt or asked.looks) and not asked.as_json:
+                talk(f"attempt {line.attempt}:")
+            attempt = line.attempt
+            verbatim(_object(one, asked) if asked.as_json else _text(one))
             printed += 1
     return printed
+
+
+def _text(one: Line | Same) -> str:
+    return told(one) if isinstance(one, Same) else prefixed([one]).rstrip("\n")
 
 
 def _gathered(batches: Iterator[Iterable[Line]]) -> Iterator[list[Line]]:
@@ -162,13 +177,14 @@ def _gathered(batches: Iterator[Iterable[Line]]) -> Iterator[list[Line]]:
     yield held
 
 
-def _object(line: Line, asked: Asked, same: Same | None = None) -> str:
+def _object(one: Line | Same, asked: Asked) -> str:
     import json
 
+    line = one.line if isinstance(one, Same) else one
     said = {"attempt": line.attempt, "rank": line.rank, "line": line.text}
     pod = {"pod": line.pod} if line.pod else {}
     trace = {"trace_id": found} if (found := asked.traces.get(line.attempt or 0)) else {}
-    times = {"ranks": same.ranks, "count": same.times} if same is not None else {}
+    times = {"ranks": one.ranks, "count": one.times} if isinstance(one, Same) else {}
     return json.dumps({**said, **pod, **trace, **times})
 
 

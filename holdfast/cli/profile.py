@@ -58,7 +58,8 @@ def profile(
         typer.Option(
             "--output",
             help="Where the merged trace goes (.json.gz). Default: into the job's folder; for a "
-            "job in a cluster JOB-profile.json.gz.",
+            "job in a cluster JOB-profile.json.gz, below HOLDFAST_HOME where the current folder "
+            "is read-only.",
         ),
     ] = None,
     nsys: Annotated[
@@ -74,7 +75,8 @@ def profile(
         raise _no_nsys(name)
     wish = _wish(steps, ranks)
     reach = reached(on, context, namespace)
-    _require_place(output or Path() / "there", reach is not None or output is not None)
+    if output is not None:
+        _require_place(output)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         traces = _Traces(Path(folder), output)
         told = _ask(wish, name, reach, traces)
@@ -131,10 +133,10 @@ def _no_nsys(name: str | None) -> Error:
     )
 
 
-def _require_place(output: Path, asked: bool) -> None:
-    """That a file can be written there, if one `asked` for it; before anything is profiled."""
+def _require_place(output: Path) -> None:
+    """That a file can be written there; before anything is profiled."""
     parent = output.resolve().parent
-    if not asked or (parent.is_dir() and os.access(parent, os.W_OK)):
+    if parent.is_dir() and os.access(parent, os.W_OK):
         return
     raise Error(
         "output-unwritable",
@@ -190,7 +192,8 @@ def _merged(
     from holdfast.drivers import profile_files, records
 
     if told.words:
-        folder, job, place = traces.folder, traces.job, Path(f"{told.job}-profile.json.gz")
+        folder, job = traces.folder, traces.job
+        place = _writable() / f"{told.job}-profile.json.gz"
     else:
         folder = job_folder(told.job)
         job, place = records.load_job(folder), folder / "profiles" / wish.id / "trace.json.gz"
@@ -206,6 +209,18 @@ def _merged(
             help="name another file with --output",
         )
     return path if ranks else None
+
+
+def _writable() -> Path:
+    """The current folder, or one below HOLDFAST_HOME where nothing can be written to that."""
+    from holdfast.drivers.records import jobs_home
+
+    if os.access(".", os.W_OK):
+        return Path()
+    folder = jobs_home().parent / "profiles"
+    with contextlib.suppress(OSError):  # writing into it tells why not
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _not_written(told: "Answered[ProfileReply]", output: Path) -> Error:

@@ -5,6 +5,7 @@ there is one code for what it prints. A record is written by the controller from
 code that reads folders here, so both places tell the same story.
 """
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import typer
 from holdfast.cli.cluster import Reach, Session, connected
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import talk
+from holdfast.cli.trend import CURVE_POINTS, KeptCourse
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 LOCAL_S = 0.5
 REMOTE_S = 2.0  # as often as a record is published
+COURSE_S = 10.0  # between two questions to a controller in a cluster for its curve
 PARTIAL = ("journal-corrupt", "record-incomplete")
 """Troubles because of which not all is told that there was."""
 PATIENCE_S = 600.0  # a cluster that does not answer is asked again for so long
@@ -49,6 +52,9 @@ class Source(Protocol):
 
     def goodput(self) -> "Goodput":
         """Where the time went; in a cluster as of the last status."""
+
+    def course(self) -> KeptCourse:
+        """How loss and speed went since the job began, as far as that is kept and can be had."""
 
     def troubles(self) -> list[Error]:
         """What keeps its nodes from starting, or makes what is told of it incomplete."""
@@ -113,6 +119,12 @@ class LocalSource:
 
         return goodput(self._folder, time.time())
 
+    def course(self) -> KeptCourse:
+        """From its curve."""
+        from holdfast.history import CURVE, read_curve
+
+        return KeptCourse.of(read_curve(self._folder / CURVE, points=CURVE_POINTS).mean)
+
     def troubles(self) -> list[Error]:
         """What is damaged in its folder, so that not all of it can be told."""
         from holdfast.drivers.records import troubles
@@ -135,6 +147,7 @@ class RemoteSource:
         self._silent_since: float | None = None
         self._troubles: list[Error] = []
         self._cache: Cache = {}
+        self._course, self._course_at = KeptCourse(), float("-inf")  # and when it was asked for
 
     def status(self) -> "JobStatus":
         """What the record says; while the API server is away, what it said last."""
@@ -160,6 +173,19 @@ class RemoteSource:
         if record is not None:
             return record.goodput
         return Goodput(job=self.name, wall_s=0.0, ettr=0.0, ettr_1h=0.0, buckets={}, observed=True)
+
+    def course(self) -> KeptCourse:
+        """From its controller, now and then; what that said last while it does not answer."""
+        import msgspec
+
+        from holdfast.dashboard.controller_figures import figures
+
+        if time.monotonic() - self._course_at >= COURSE_S:
+            self._course_at, path = time.monotonic(), f"curve/0/end/{CURVE_POINTS}"
+            with contextlib.suppress(ConnectionError):
+                told = self._session.do(figures(self._session.cluster, self.name, path))
+                self._course = KeptCourse.of(msgspec.json.decode(told)["mean"])
+        return self._course
 
     def troubles(self) -> list[Error]:
         """What somebody has to do something about."""

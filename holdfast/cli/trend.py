@@ -1,15 +1,41 @@
-"""What a live view has seen of a number, as a line of small bars; and how far something is.
+"""The course of a number as a line of small bars; and how far something is.
 
-A trend spans all that was seen since the view began, in bounded memory: when it is full, neighbours
-are averaged, and from then on as many values make one point. Pure text.
+A course spans the whole job, where its curve is kept. Where it is not, a trend spans all that a
+live view has seen since it began, in bounded memory: when it is full, neighbours are averaged, and
+from then on as many values make one point. Pure text.
 """
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 60  # at most; half of them after neighbours were averaged
+CURVE_POINTS = 8 * POINTS  # to ask a curve for: it has an eighth of them at least
+
+
+class KeptCourse(NamedTuple):
+    """What is kept of a job since it began: loss, and steps a second."""
+
+    loss: Sequence[float] = ()
+    speed: Sequence[float] = ()
+
+    @staticmethod
+    def of(mean: Mapping[str, Sequence[float | None]]) -> "KeptCourse":
+        """From the columns of a curve."""
+        times = (value for value in mean.get("step_s", ()) if value)
+        return KeptCourse(
+            averaged([value for value in mean.get("loss", ()) if value is not None]),
+            averaged([1 / value for value in times]),
+        )
+
+
+def averaged(values: Sequence[float]) -> list[float]:
+    """At most `POINTS` of them, each the mean of as many neighbours."""
+    each = -(-len(values) // POINTS)
+    groups = (values[at : at + each] for at in range(0, len(values), each or 1))
+    return [sum(group) / len(group) for group in groups]
 
 
 class Trend:
@@ -35,9 +61,11 @@ class Trend:
             pairs = zip(self._points[::2], self._points[1::2], strict=True)
             self._points, self._each = [(a + b) / 2 for a, b in pairs], self._each * 2
 
-    def drawn(self) -> str:
-        """Bars between the lowest and the highest point; empty as long as there is no course."""
-        return bars(self._points) if len(self._points) > 1 else ""
+    def drawn(self, kept: Sequence[float] = ()) -> str:
+        """Bars between the lowest and the highest point; empty as long as there is no course.
+        `kept` is what is known from before and until now, if anything is."""
+        points = kept if len(kept) > 1 else self._points
+        return bars(points) if len(points) > 1 else ""
 
 
 def bars(values: Sequence[float]) -> str:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def validate(
-    file: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="The job file; - for standard input.", show_default=False)
+    ],
     engine: EngineName = None,
     mode: Mode = None,
     namespace: Namespace = None,
@@ -45,13 +47,14 @@ def validate(
 def _here(file: Path, as_json: bool) -> None:
     from holdfast.spec import job_from_yaml
     from holdfast.spec.files import require_files
+    from holdfast.spec.reading import named
 
     job = job_from_yaml(file)
     require_files(job)
     if as_json:
         json_result({"valid": True, "job": job.model_dump(mode="json")})
     else:
-        result(f"{file} is valid: job {job.name}, {size(job)}")
+        result(f"{named(file)} is valid: job {job.name}, {size(job)}")
         _tell_spares(job)
 
 
@@ -61,12 +64,13 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
     from holdfast.cli.lint import told
     from holdfast.drivers.kubernetes.lint import lint
     from holdfast.drivers.kubernetes.manifests.render import unchecked
+    from holdfast.spec.reading import named
 
     require_sound(request)
     bodies = unchecked(request)
     findings = lint(bodies, request.version)
     valid = not any(finding.level == "error" for finding in findings)
-    for text in told(str(file), findings):
+    for text in told(named(file), findings):
         talk(text)
     if as_json:
         found = [asdict(finding) for finding in findings]
@@ -74,7 +78,7 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
         json_result({"valid": valid, "job": job, "findings": found})
     elif valid:
         where = f"{request.engine}, {request.mode}: {count(len(bodies), 'object')}"
-        result(f"{file} is valid on {where}: job {request.name}, {size(request.job)}")
+        result(f"{named(file)} is valid on {where}: job {request.name}, {size(request.job)}")
         _tell_spares(request.job)
     if not valid:
         raise typer.Exit(ExitStatus.USAGE)

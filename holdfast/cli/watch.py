@@ -50,13 +50,15 @@ def _live(source: Source, tick: Callable[["JobStatus"], object]) -> "JobStatus":
     with Live(console=console, auto_refresh=False) as live:
         while True:
             status = source.status()
-            live.update(
-                Text(printable(view.page(status, source.incidents()), sys.stdout)), refresh=True
-            )
+            live.update(Text(printable(_page(view, source, status), sys.stdout)), refresh=True)
             tick(status)
             if status.controller in OVER:
                 return status
             time.sleep(source.refresh_s)
+
+
+def _page(view: LiveView, source: Source, status: "JobStatus") -> str:
+    return view.page(status, source.incidents(), source.course())
 
 
 def _lines(source: Source, as_json: bool, tick: Callable[["JobStatus"], object]) -> "JobStatus":

@@ -38,7 +38,7 @@ from holdfast.datasets.source import DatasetSource, SourceFile, mismatch
 from holdfast.errors import Error
 
 AT_ONCE = 4  # files
-PARTS = 20
+PARTS = 1000
 READ_ONLY, WRITABLE = 0o444, 0o644  # scripts of several jobs share the files
 _UNFINISHED = "unfinished"
 

@@ -2,7 +2,8 @@
 
 From telemetry, on the loop of the controller's host, and not heard by the controller. A disk that
 does not take it costs the picture, never the job. Where nodes have no folder in common with the
-controller, it also keeps the curve, from what rank 0 reports.
+controller, it also keeps the curve, from what rank 0 reports; and wherever a script reports no
+steps, from those that its output or its file tells.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.controller import State
 from holdfast.detection.progress import ProgressReducer
@@ -20,6 +22,16 @@ from holdfast.messages import WorkerReport
 EVERY_S = 3.0  # between two looks at the ranks of a small job
 RANKS_A_SECOND = 1600
 CURVE_S = 0.5  # between two looks at rank 0
+
+
+class _Told(NamedTuple):
+    """A step in the curve that the script does not report itself."""
+
+    attempt: int
+    step: int
+    at: float
+    loss: float | None  # newest that was told, maybe after the step
+    step_s: float | None
 
 
 class JobHistory:
@@ -43,6 +55,7 @@ class JobHistory:
         self._of = (0, 0.0)  # the attempt of the last look, and when that was
         self._step: tuple[int, int] = (0, -1)  # newest in the curve: attempt, step
         self._tokens = 0
+        self._told: _Told | None = None
 
     async def run(self, say: Callable[[str], None]) -> None:
         """For ever, whatever becomes of the figures; the first trouble is said."""
@@ -68,8 +81,11 @@ class JobHistory:
     def look(self, now: float) -> None:
         """What is due. Raises `OSError`."""
         workers = self._progress.newest()
-        if self._draws and (first := workers.get(0)) is not None:
-            self._draw(first, now)
+        if (first := workers.get(0)) is not None:
+            if self._draws:
+                self._draw(first, now)
+            if first.progress.step is None and first.printed_step is not None:
+                self._draw_told(first, first.printed_step, now)
         every_s = max(EVERY_S, self._state.world_size / RANKS_A_SECOND)
         if workers and now - self._of[1] >= every_s:
             self._add(workers, now)
@@ -104,9 +120,34 @@ class JobHistory:
         self._step, self._tokens = (attempt, step), first.tokens
         rate = tokens / done / step_s if tokens > 0 and done > 0 and step_s else None
         values = (first.loss, first.grad_norm, step_s, rate, first.mfu, first.lr)
+        self._put(StepPoint(step, now - first.progress.step_ago_s, attempt, values))
+
+    def _draw_told(self, first: WorkerReport, step: int, now: float) -> None:
+        """Likewise of a script that only prints them, and again if the loss comes later."""
+        attempt, before, loss = self._state.attempt, self._told, first.printed_loss
+        if loss is not None and math.isnan(loss):
+            loss = None
+        if before is None or (before.attempt, before.step) != (attempt, step):
+            at = now - first.printed_step_ago_s
+            self._told = _Told(attempt, step, at, loss, _step_s_since(before, attempt, step, at))
+        elif before.loss != loss:
+            self._told = before._replace(loss=loss)
+        else:
+            return
+        values = (loss, None, self._told.step_s, None, None, None)
+        self._put(StepPoint(step, self._told.at, attempt, values))
+
+    def _put(self, point: StepPoint) -> None:
         if self._curve is None:
             self._curve = CurveFile(self._folder / CURVE)
-        self._curve.put([StepPoint(step, now - first.progress.step_ago_s, attempt, values)])
+        self._curve.put([point])
+
+
+def _step_s_since(before: _Told | None, attempt: int, step: int, at: float) -> float | None:
+    """What one of the steps since then took; not every step is told or looked at."""
+    if before is None or before.attempt != attempt or before.step >= step:
+        return None
+    return max(0.0, at - before.at) / (step - before.step)
 
 
 def _step_s(worker: WorkerReport | None) -> float:

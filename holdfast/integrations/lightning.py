@@ -83,6 +83,10 @@ class FitCallback(callbacks.Callback):  # type: ignore[misc]
         if self.kept is not None and self.kept.drive is not None:
             self.kept.norm = _norm(pl_module)
 
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """The next training is another one, wherever this one has failed."""
+        self.kept = None
+
 
 class _Fit:
     """One training, and its state besides tensors: `state_dict()`."""

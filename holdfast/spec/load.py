@@ -38,8 +38,8 @@ PLACE_MAX = 120
 def job_from_yaml(path: Path) -> Job:
     """The job that the file describes, for this machine: its paths become absolute.
 
-    They are relative to the folder of the file. Raises `Error` with slug `job-file-unreadable` or
-    `job-invalid`.
+    They are relative to the folder of the file; of standard input (`-`) to the current one. Raises
+    `Error` with slug `job-file-unreadable` or `job-invalid`.
     """
     job = job_as_written(path)
     folder = path.resolve().parent
@@ -54,8 +54,8 @@ def job_as_written(path: Path) -> Job:
     try:
         text = reading.file_text(path)
     except reading.UnreadableError as exc:
-        raise _unreadable(str(path), str(exc)) from None
-    return job_from_text(text, where=str(path))
+        raise _unreadable(reading.named(path), str(exc)) from None
+    return job_from_text(text, where=reading.named(path))
 
 
 def job_from_text(text: str, *, where: str) -> Job:

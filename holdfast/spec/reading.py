@@ -10,8 +10,10 @@ PyYAML's own constructor reads `1:30` as 90, lets the second of two keys win and
 bytes to gigabytes. Its parser, which this stands on, does none of that.
 """
 
+import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from holdfast.errors import shown
 
 FILE_BYTES_MAX = 1 << 20
 DEPTH_MAX = 64
+STDIN = "-"
 VALUES_MAX = 100_000  # a hundred characters of text count as one more
 
 Place = tuple[str | int, ...]
@@ -45,6 +48,8 @@ _UNSURE = re.compile(
     r"|[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?"
 )
 _DIGITS_MAX = 40
+_ESCAPED_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_ESCAPE = re.compile(rf"({_ESCAPED_PAIR.pattern})|\\.")
 
 
 class Problem(NamedTuple):
@@ -71,14 +76,23 @@ class UnsureError(Exception):
 
 
 def file_text(path: Path, most_bytes: int = FILE_BYTES_MAX) -> str:
-    """The text of a file. Raises `UnreadableError`."""
+    """The text of a file, of standard input where it is `-`. Raises `UnreadableError`."""
     try:
+        if str(path) == STDIN:
+            if sys.stdin is None:  # `<&-`
+                raise UnreadableError("it is closed")
+            return decoded(sys.stdin.buffer.read(most_bytes + 1), most_bytes)
         raw = _bytes(path, most_bytes + 1)
     except OSError as exc:
         raise UnreadableError(exc.strerror or str(exc)) from None
     except ValueError as exc:  # a NUL in the path
         raise UnreadableError(str(exc)) from None
     return decoded(raw, most_bytes)
+
+
+def named(path: Path) -> str:
+    """What messages call the source of `file_text`."""
+    return "standard input" if str(path) == STDIN else str(path)
 
 
 def decoded(raw: bytes, most_bytes: int = FILE_BYTES_MAX) -> str:
@@ -108,7 +122,7 @@ def documents(
     """Every document of a stream; `plain` says what an unquoted word is. Raises
     `UnreadableError`."""
     _require_printable(text)
-    events = yaml.parse(text, Loader=_Loader)
+    events = yaml.parse(_without_pairs(text), Loader=_Loader)
     try:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -168,6 +182,17 @@ def _require_printable(text: str) -> None:
     if found:
         line = text.count("\n", 0, found.start()) + 1
         raise UnreadableError(f"the character U+{ord(found[0]):04X} is not allowed (line {line})")
+
+
+def _without_pairs(text: str) -> str:
+    """The same JSON with characters for their surrogate pairs, which YAML does not have."""
+    if not _ESCAPED_PAIR.search(text):
+        return text
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return _ESCAPE.sub(lambda found: json.loads(f'"{found[0]}"') if found[1] else found[0], text)
 
 
 class _Document:

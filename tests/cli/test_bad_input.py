@@ -286,6 +286,20 @@ def test_a_closed_standard_input_holds_no_manifests(monkeypatch: pytest.MonkeyPa
     assert "it is closed" in said
 
 
+def test_a_job_file_comes_from_standard_input_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def given(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    given(JOB)
+    assert holdfast("validate", "-").out.startswith("standard input is valid: job a")
+    given("name: a\nscrpt: train.py\n")
+    assert "standard input: 2 problems in the job description" in refused("validate", "-")
+    given("script: [")
+    assert "the job file standard input" in refused("render", "-", "--engine", "job")
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "it is closed" in refused("validate", "-")
+
+
 # ── what is printed ───────────────────────────────────────────────────────────────────────────
 
 

@@ -2,13 +2,16 @@
 
 import random
 import sys
+from pathlib import Path
 
 import pytest
 
 from holdfast.cli import trend
 from holdfast.cli.live import NODES_SHOWN, LiveView
+from holdfast.cli.source import LocalSource
 from holdfast.cli.top import Shown, page
-from holdfast.cli.trend import BARS, POINTS, Trend, bars, filled
+from holdfast.cli.trend import BARS, POINTS, KeptCourse, Trend, bars, filled
+from holdfast.history import CURVE, CurveFile, StepPoint
 from holdfast.status import JobStatus, NodeCondition, NodeStatus
 
 
@@ -44,6 +47,25 @@ def test_loss_and_speed_are_drawn_as_they_came() -> None:
         text = view.page(status(loss=loss), [])
     assert "█▆▃▁ 1" in text
     assert "▅▅▅▅ 2 steps/s" in text
+
+
+def test_the_course_begins_with_the_job_where_its_curve_is_kept(tmp_path: Path) -> None:
+    steps = CurveFile(tmp_path / CURVE)
+    values = ((4.0 if step < 500 else 1.0, 0, 0.25, 0, 0, 0) for step in range(1000))
+    steps.put([StepPoint(step, step, 1, some) for step, some in enumerate(values)])
+    kept = LocalSource(tmp_path).course()
+    lines = LiveView("").page(status(phase="waiting", loss=None), [], kept).splitlines()
+    loss, speed = (next(line for line in lines if line.startswith(of)) for of in ("loss", "speed"))
+    bars_of_loss = loss.split()[1]
+    assert bars_of_loss.startswith("█" * 10) and bars_of_loss.endswith("▁" * 10)
+    assert POINTS / 8 < len(bars_of_loss) <= POINTS and set(bars_of_loss) <= set(BARS)
+    assert loss.endswith(" 1") and speed.endswith("▅ 4 steps/s")
+    text = LiveView("").page(status(loss=0.5), [], kept)
+    assert f"{bars_of_loss} 0.5" in text, "the number is the newest that is known"
+
+
+def test_a_job_without_a_curve_has_no_course(tmp_path: Path) -> None:
+    assert LocalSource(tmp_path).course() == KeptCourse([], [])
 
 
 def test_while_nothing_trains_no_point_is_added() -> None:

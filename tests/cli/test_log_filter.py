@@ -1,9 +1,13 @@
 """Choosing lines among those of many ranks."""
 
+import json
 import random
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from holdfast.cli.app import app
 from holdfast.cli.log_filter import Level, Levels, LineChoice, compiled, told, unique
 from holdfast.cli.logs import instant
 from holdfast.cli.tail import Line
@@ -101,3 +105,59 @@ def test_a_pattern_that_is_none_is_refused_by_name() -> None:
     with pytest.raises(Error) as refused:
         compiled("(")
     assert "'('" in refused.value.what
+
+
+Attempts = Callable[[dict[int, str]], None]
+
+
+@pytest.fixture
+def attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempts:
+    """Makes a job `gpt` whose rank 0 wrote this in its attempts."""
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    folder = tmp_path / "jobs" / "gpt"
+
+    def make(said: dict[int, str]) -> None:
+        for attempt, text in said.items():
+            log = folder / "logs" / f"attempt-{attempt}" / "rank-0.log"
+            log.parent.mkdir(parents=True)
+            log.write_text(text)
+        (folder / "job.json").write_text('{"name": "gpt", "script": "train.py"}')
+
+    return make
+
+
+def test_what_is_looked_for_is_found_in_all_attempts_in_order(
+    attempts: Attempts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    much = "x" * 200_000
+    attempts({n: f"ERROR disk {n}\nstep {n}\n{much}\n" for n in (1, 2)} | {10: "step 10\n"})
+
+    def shown(*words: str) -> list[str]:
+        with pytest.raises(SystemExit) as ended:
+            app(["logs", "gpt", *words])
+        assert not ended.value.code
+        return [line for line in capsys.readouterr().out.splitlines() if "xx" not in line]
+
+    assert shown() == ["[0] step 10"], "without a question, how it goes now"
+    assert shown("--grep", "disk") == ["[0] ERROR disk 1", "[0] ERROR disk 2"]
+    assert shown("--level", "error", "--unique") == ["[0] ERROR disk 1", "[0] ERROR disk 2"]
+    assert shown("--grep", "step") == ["[0] step 1", "[0] step 2", "[0] step 10"]
+    assert shown("--since", "1h") == shown("--grep", "step|disk")
+    assert shown("--grep", "disk", "--attempt", "10") == []
+    objects = [json.loads(line) for line in shown("--grep", "disk", "--json")]
+    assert [one["attempt"] for one in objects] == [1, 2]
+
+
+def test_it_is_said_which_attempt_a_line_is_from(
+    attempts: Attempts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts({1: "Traceback (most recent call last):\n", 2: "fine\n", 3: "fine\n"})
+    for words, said in {
+        ("--grep", "fine"): "attempt 2:\nattempt 3:\n",
+        ("--level", "error"): "attempt 1:\n",  # a traceback ends with its attempt
+        ("--grep", "fine", "--attempt", "2"): "",
+        (): "",
+    }.items():
+        with pytest.raises(SystemExit):
+            app(["logs", "gpt", *words])
+        assert capsys.readouterr().err == said

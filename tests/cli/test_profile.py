@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,15 @@ def test_a_trace_that_cannot_be_merged_hides_no_figures(
     assert main(["profile", "gpt", "--on", "kubernetes", "--json"]) == ExitStatus.PLATFORM
     assert json.loads(capsys.readouterr().out)["error"]["slug"] == "output-unwritable"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_the_current_folder_is_read_only_a_trace_goes_below_the_home(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert profile._writable() == Path()
+    monkeypatch.setattr(os, "access", lambda path, _: path != ".")  # root may write anywhere
+    assert profile._writable() == home / "profiles"
+    assert (home / "profiles").is_dir()
 
 
 def test_nsys_is_refused_where_it_is_installed_too(

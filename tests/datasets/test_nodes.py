@@ -180,7 +180,8 @@ def _memory_ends(handle: DatasetsHandle, at: int) -> None:
 def test_a_fetch_that_is_killed_at_the_same_place_each_time_makes_no_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by the OOM killer: the job must not wait for ever."""
+    """As by the OOM killer: the job must not wait for ever. A part is a thousandth: 20 MB here,
+    and gigabytes of a large set, which may be all that one process brings."""
     told: list[NodePreparing] = []
     source = {"name": "my-tokens", "source": "https://data.example/my-tokens"}
     wanted = job_from_dict({"name": "one", "script": "t.py", "datasets": [source]}, where="test")

@@ -74,6 +74,32 @@ def test_a_new_attempt_is_not_compared_with_the_one_before(tmp_path: Path) -> No
     assert column(tmp_path, "wait") == [] and not (tmp_path / CURVE).exists()
 
 
+def test_steps_that_the_output_tells_are_a_curve_wherever_the_job_runs(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, curve=False)
+
+    def told(step: int, loss: float | None, at: float, attempt: int = 1) -> None:
+        worker = WorkerReport(
+            rank=0, pid=1, milestones={}, progress=Progress(), printed_step=step,
+            printed_step_ago_s=0.25, printed_loss=loss,
+        )  # fmt: skip
+        scene.state.attempt = attempt
+        scene.progress.observe(Report(node="n", attempt=1, workers=(worker,)), at)
+        scene.history.look(at)
+
+    told(10, None, 1000.25)
+    told(10, 3.0, 1001.0)  # a line of its own, later
+    told(12, 2.0, 1002.25)
+    told(13, math.nan, 1003.25)
+    found = read_curve(tmp_path / CURVE)
+    assert found.step == [10, 12, 13] and found.at == [1000.0, 1002.0, 1003.0]
+    assert found.mean["loss"] == [3.0, 2.0, None]
+    assert found.mean["step_s"] == [None, 1.0, 1.0]
+    told(12, 1.5, 1010.0, attempt=2)  # again, from a checkpoint
+    found = read_curve(tmp_path / CURVE)
+    assert (found.step, found.attempt) == ([10, 12], [1, 2])
+    assert found.mean["loss"] == [3.0, 1.5] and found.mean["step_s"] == [None, None]
+
+
 def test_a_disk_that_takes_nothing_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,22 @@ def test_a_checkpoint_left_unread_is_still_the_one_that_the_training_began_with(
     assert trainer.ckpt_path == tmp_path / "saved.ckpt"
 
 
+def test_a_lightning_training_that_fails_before_its_loop_is_not_the_next_one(
+    small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("no optimizer today")
+
+    ours = small.of_lightning
+    callback, model = ours.FitCallback(), small.Line()
+    trainer = small.fit(callback)
+    callback.kept = ours._Fit(trainer.fit_loop, False, True)  # as where a snapshot waits
+    monkeypatch.setattr(model, "configure_optimizers", fails)
+    with pytest.raises(ValueError, match="today"):
+        trainer.fit(model, small.loader())
+    assert callback.kept is None
+
+
 def test_lightning_with_data_of_another_kind_is_left_alone(
     small: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,6 +148,24 @@ def test_a_number_with_an_exponent_is_text_in_arguments_and_a_number_where_one_i
     assert (job.args, job.recovery.window_s) == (("--lr", "1e-4"), 1000.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": "\\ud83d\\ude00 \\uD83D\\uDE00"}', "\U0001f600 \U0001f600"),
+        ('{"a": "\\\\ud83d\\\\ude00"}', "\\ud83d\\ude00"),
+        ('{"a": "\\\\\\ud83d\\ude00"}', "\\\U0001f600"),
+        ("a: '\\ud83d\\ude00'", "\\ud83d\\ude00"),
+    ],
+)
+def test_surrogate_pairs_of_json_are_characters(text: str, value: str) -> None:
+    assert reading.mapping(text).data == {"a": value}
+
+
+def test_half_a_surrogate_pair_is_refused_in_json_too() -> None:
+    with pytest.raises(reading.UnreadableError, match="escape code"):
+        reading.mapping('{"a": "\\ud83d\\ude00 \\ud83d"}')
+
+
 def test_of_endless_problems_the_first_are_told_and_the_others_counted() -> None:
     error = refused(JOB + "".join(f"k{i}: 1\n" for i in range(3000)))
     assert "3,000 problems" in error.what

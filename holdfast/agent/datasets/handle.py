@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.notes import note
-from holdfast.datasets.fetch import DatasetWish, FetchNews
+from holdfast.datasets.fetch import PARTS, DatasetWish, FetchNews
 from holdfast.events import NodePreparing
 from holdfast.spec import Job
 from holdfast.spec.quantities import amount
@@ -30,6 +30,7 @@ AGAIN_S = 2.0  # before one that died is followed by another
 USED_EVERY_S = 600.0  # the time of last use is that of a lease
 MESSAGE_BYTES = 1 << 16
 STEPS = 4  # facts about progress in `recovery.node_wait_s`, at least
+TOLD_PARTS = 20  # of a data set, each at once
 IN_VAIN = 3  # processes in a row that die where one has died before: what they do is no progress
 
 
@@ -48,7 +49,7 @@ class DatasetsHandle:
         self._wanted = {one.name: _wanted(one, folder) for one in _fetched(job)}
         self._node, self._environment, self._tell = node, environment, tell
         self._every_s = job.recovery.node_wait_s / STEPS
-        self._told: tuple[float, str, int] = (0.0, "", -1)
+        self._told: tuple[float, str, int, bool] = (0.0, "", -1, False)
         self._moved = False  # since then
         self._since: set[str] = set()  # said since bytes have come
         self._furthest: dict[str, int] = {}  # part that any process has come to
@@ -63,7 +64,7 @@ class DatasetsHandle:
     async def fetch(self, done: Callable[[], None]) -> None:
         """Until all are here; then keep what is leased marked as used."""
         while not self.whole:
-            self._further = False
+            self._further = self._moved = False
             await self._one_process()
             self._in_vain = 0 if self._further else self._in_vain + 1
             if not self.whole:
@@ -126,12 +127,13 @@ class DatasetsHandle:
         now, text = time.monotonic(), f"data set {news.name}: {news.text}"
         if news.moved is None and text in self._since:
             return  # it tries the same again
-        kind = [news.name if news.part >= 0 else text, news.part]
+        told = news.part * TOLD_PARTS // PARTS
         self._since = set() if news.moved else {*self._since, text}
-        self._moved = self._moved or self._is_progress(news)
+        self._moved = self._is_progress(news) or self._moved
+        kind = [news.name if news.part >= 0 else text, told, self._moved]
         if kind == before and now - at < self._every_s:
             return
-        self._told = now, str(kind[0]), news.part
+        self._told = now, str(kind[0]), told, self._moved
         note(f"agent: {text}")
         node = self._environment["HOLDFAST_NODE"]
         self._tell(NodePreparing(node=node, what=text, moved=self._moved))

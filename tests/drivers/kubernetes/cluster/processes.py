@@ -97,12 +97,13 @@ def start(command: Sequence[str], env: Mapping[str, str], folder: Path, log: Pat
 
 
 def _marked(mark: str) -> Iterator[int]:
-    wanted = f"{MARK}={mark}".encode()
+    wanted = f"\0{MARK}={mark}\0".encode()
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
-                environment = Path(entry.path, "environ").read_bytes()
-                if wanted in environment.split(b"\0") and _runs(Path(entry.path)):
+                with open(f"{entry.path}/environ", "rb", buffering=0) as file:
+                    environment = b"\0" + file.readall()
+                if wanted in environment and _runs(Path(entry.path)):
                     yield int(entry.name)
 
 

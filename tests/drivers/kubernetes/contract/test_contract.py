@@ -147,7 +147,7 @@ def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path
         await site.stop()
         await site.ends("stopped")
 
-    die = ("--die", "between-steps", "--die-step", "5")
+    die = ("--die", "between-steps", "--die-step", "5", *UNHURRIED)
     played(engine, tmp_path, story, trains=True, args=die)
 
 
@@ -160,7 +160,7 @@ async def _updated_in_its_pods(site: Site, pods: set[str]) -> None:
     refused = await site.update("bad", bundle(code.parent))
     assert refused.stage == "refused" and "No module named 'no_such'" in (refused.why or "")
     code.write_text(code.read_text().replace("import no_such\n", "print('second code')\n"))
-    await site.update("good", bundle(code.parent), sets={"pause": "0.05"}, canary=True)
+    await site.update("good", bundle(code.parent), sets={"pause": "0.15"}, canary=True)
     status = await site.trains(attempt=3)
     assert (status.version, status.attempt) == (3, 3) and {n.node for n in status.nodes} == pods
     incident = (await site.incidents())[-1]
@@ -595,5 +595,5 @@ def test_an_api_server_that_is_away_delays_no_recovery(engine: Engine, tmp_path:
         found = site.it.folder.glob("pods/*/volumes/home/jobs/run/*/*/journal.jsonl")
         return "".join(path.read_text() for path in found)
 
-    die = ("--die", "between-steps", "--die-step", "100")
+    die = ("--die", "between-steps", "--die-step", "50", "--pause", "0.05")
     played(engine, tmp_path, story, trains=True, args=die)

@@ -14,6 +14,7 @@ from tests.more import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 IMAGES = ("img:1", "img:2")
+UNHURRIED = ("--pause", "0.1")  # it is the pods that take time, not the steps
 
 
 def images(site: Site) -> list[str]:
@@ -60,7 +61,7 @@ def test_pods_are_replaced_one_by_one_and_no_step_is_lost(tmp_path: Path) -> Non
         await site.stop()
         await site.ends("stopped")
 
-    asyncio.run(_played("pods", tmp_path, story))
+    asyncio.run(_played("pods", tmp_path, story, args=UNHURRIED))
 
 
 def test_without_spares_a_pod_leaves_before_its_successor_comes_and_half_of_it_can_be_taken_back(
