@@ -135,7 +135,7 @@ class Agent:
         self._attempts = Attempts(self._parts)
         self._standing = StandingBy(self._parts)
         self._stop = AttemptStop(self._parts, self._attempts, self._standing, has_tiers=tiers)
-        self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
+        self.leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
         self._trial = VersionTrial(self._parts)
         self._repetition = StepRepetition(self._parts)
         self._profiles = ProfileTaking(self._parts, self._attempts, me.name, me.folder)
@@ -211,7 +211,7 @@ class Agent:
         tasks.watch_callbacks()
         loop.add_signal_handler(signal.SIGCHLD, processes.reap)
         for sig in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(sig, self._leaving.ask, self._job.recovery.stop_grace_s)
+            loop.add_signal_handler(sig, self.leaving.ask, self._job.recovery.stop_grace_s)
         self._parts.health.look()  # a node that is sick says so before it says that it is ready
         await self._parts.health.settled()
         processes.open(self._listener())

@@ -16,13 +16,13 @@ class Leaving:
         self._parts = parts
         self._attempts = attempts
         self._has_tiers = has_tiers
-        self._asked = False
+        self.asked = False  # by any signal so far
 
     def ask(self, grace_s: float) -> None:
         """Somebody wants this node."""
         end, saves = self._parts.end, self._parts.saves
-        run, again = self._attempts.shown, self._asked
-        self._asked = True
+        run, again = self._attempts.shown, self.asked
+        self.asked = True
         worth = self._has_tiers or (run is not None and run.order.node_count > 1)
         can = run is not None and run.stop_at is None and saves.can(run.order.attempt)
         if again or not (can and worth) or end.begun:

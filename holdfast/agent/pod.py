@@ -9,7 +9,9 @@ new pod would do better, and `REPLACE` for everything else.
 """
 
 import asyncio
+import math
 import os
+import signal
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from holdfast.spec import Job
 from holdfast.spec.cluster import fatal_status
 from holdfast.spec.load import job_as_written, located
 
+RAY = "rayjob"  # the engine that runs an entrypoint once, and ends workers itself
 REPLACE = 143  # let a new pod take this one's place
 JOB_FILE = "/etc/holdfast/job/job.yaml"
 STORE_PORTS = 16  # from `network.ports.stores` on
@@ -77,7 +80,8 @@ def run(environ: Mapping[str, str], *, wait: bool) -> int:
     try:
         _make_folder(pod, job)
         if wait:
-            return launcher.wait(pod.folder, pod.fatal, REPLACE, job.recovery.controller_absence_s)
+            patience_s = math.inf if pod.engine == RAY else job.recovery.controller_absence_s
+            return launcher.wait(pod.folder, pod.fatal, REPLACE, patience_s)
         asyncio.run(_live(pod, job, environ))
     except Error as error:
         if error.status is ExitStatus.USAGE:
@@ -107,15 +111,31 @@ async def _live(pod: PodEnvironment, job: Job, environ: Mapping[str, str]) -> No
     me = NodeIdentity(next_life(pod), pod.name, pod.address, pod.folder)
     agent = Agent(me, job, worker_environment(pod, environ), options)
     await probes.serve(pod.address, job.network.ports.agent, agent.health)
-    shared = environ.get(PLACES[Tier.SHARED])
+    status = await _copied(agent, pod, environ.get(PLACES[Tier.SHARED]))
+    if status == 0 and pod.engine == RAY and not agent.leaving.asked:
+        await _taken_down()
+    os._exit(status)
+
+
+async def _copied(agent: Agent, pod: PodEnvironment, shared: str | None) -> int:
+    """The agent's life, its logs copied to the `shared` folder if there is one."""
     if not shared:
-        os._exit(await agent.live())
+        return await agent.live()
     copies = LogCopies(pod.folder / "logs", Path(shared, "logs", pod.name))
     copying = asyncio.create_task(copies.run())
     status = await agent.live()
     copying.cancel()
     await copies.finish()
-    os._exit(status)
+    return status
+
+
+async def _taken_down() -> None:
+    """KubeRay makes a worker anew that has ended, and submits nothing before all are ready, so this
+    one stays as it is until the RayCluster goes."""
+    told = asyncio.Event()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sig, told.set)
+    await told.wait()
 
 
 # ── what it is told ──

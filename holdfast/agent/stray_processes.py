@@ -32,8 +32,9 @@ async def end_strays(spared: Callable[[], frozenset[int]]) -> None:
 
 
 def kill_carriers(node: str) -> set[int]:
-    """Kill every other process that carries this node's id in its environment; those found."""
-    found = processes.carrying("HOLDFAST_NODE", node) - {os.getpid()}
+    """Kill every other process that carries this node's id in its environment; those found. A
+    parent that does is the container's first process, and ends with us."""
+    found = processes.carrying("HOLDFAST_NODE", node) - {os.getpid(), os.getppid()}
     for pid in found:
         processes.signal_one(pid, signal.SIGKILL)
     return found

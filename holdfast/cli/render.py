@@ -21,8 +21,8 @@ EngineName = Annotated[
         "--engine",
         "-e",
         help="Engine that creates the pods: pods, job, cronjob, jobset, pytorchjob, tfjob, "
-        "jaxjob, xgboostjob, paddlejob, mpijob, trainjob or volcano. Default: the engine in "
-        "the job file.",
+        "jaxjob, xgboostjob, paddlejob, mpijob, rayjob, trainjob or volcano. Default: the engine "
+        "in the job file.",
         show_default=False,
     ),
 ]

@@ -26,6 +26,7 @@ Engine = Literal[
     "xgboostjob",
     "paddlejob",
     "mpijob",
+    "rayjob",
     "trainjob",
     "volcano",
 ]

@@ -63,7 +63,6 @@ from holdfast.shell.shell import Settings, Shell
 REGISTER_S = 60.0  # for an agent to connect once its container runs
 RECONNECT_S = 5.0  # for an agent to find a controller that came back
 CONNECTS_A_SECOND = 1_000  # in a large job they stand in line
-LEAVE_S = 15.0  # for agents to end by themselves when the job is over
 LISTEN = "0.0.0.0"
 
 Observer = Callable[[Entry, State], None]
@@ -284,7 +283,7 @@ class KubernetesDriver:
 
     async def _end(self, outcome: Outcome) -> None:
         """Agents have been told to leave; then the engine ends."""
-        await self._departures.wait(LEAVE_S)
+        await self._departures.wait(ending.leave_s(self._request, outcome))
         await self._output.settle(self._roster.by_rank())
         await ending.finish(self._cluster, self._request, outcome, self._roster.pods.values())
 

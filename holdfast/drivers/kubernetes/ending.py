@@ -16,6 +16,8 @@ from holdfast.drivers.kubernetes.talk import say
 from holdfast.spec.cluster import Engine, fatal_status
 
 TRIES = 6
+LEAVE_S = 15.0  # for agents to end by themselves when the job is over
+SUBMITTED_S = 300.0  # for KubeRay to submit the entrypoint of a short job, and to hear of its end
 
 KUBEFLOW: dict[Engine, str] = {
     "pytorchjob": "PyTorchJob",
@@ -45,6 +47,8 @@ def main_object(request: Request) -> Kind | None:
         case "mpijob":
             version = request.job.kubernetes.mpi_version
             return Kind(f"kubeflow.org/{version}", "MPIJob", "mpijobs")
+        case "rayjob":
+            return Kind("ray.io/v1", "RayJob", "rayjobs")
         case "volcano":
             return Kind("batch.volcano.sh/v1alpha1", "Job", "jobs")
         case "pods" | "cronjob":
@@ -59,10 +63,17 @@ def suspension(request: Request) -> Body | None:
     match request.engine:
         case "pods" | "cronjob" | "volcano":
             return None
-        case "job" | "jobset" | "trainjob":
+        case "job" | "jobset" | "rayjob" | "trainjob":
             return {"spec": {"suspend": True}}
         case _:
             return {"spec": {"runPolicy": {"suspend": True}}}
+
+
+def leave_s(request: Request, outcome: Outcome) -> float:
+    """Seconds that the pods have to end by themselves. Those of a RayJob go when its entrypoint,
+    which asks us, has ended well; after another outcome it is suspended."""
+    ray = request.engine == "rayjob" and outcome is Outcome.SUCCEEDED
+    return SUBMITTED_S if ray else LEAVE_S
 
 
 class Departures:
@@ -93,7 +104,8 @@ class Departures:
 async def finish(cluster: Cluster, request: Request, outcome: Outcome, pods: Iterable[Pod]) -> None:
     """Make sure that the engine agrees that the job is over."""
     kind, patch = main_object(request), suspension(request)
-    if outcome is not Outcome.SUCCEEDED and kind is not None and patch is not None:
+    left = request.engine == "rayjob" and any(not pod.leaving for pod in pods)  # it never ended
+    if (left or outcome is not Outcome.SUCCEEDED) and kind is not None and patch is not None:
         await _patch(cluster, kind, request.name, patch)
     if kind is None:  # agents that did not leave
         for pod in [p for p in pods if not p.over]:

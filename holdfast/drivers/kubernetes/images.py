@@ -33,6 +33,7 @@ MARK_CHARS = 16
 FIXED = {
     "job": "the pod template of a Job cannot be changed",
     "jobset": "the pod templates of a JobSet that runs cannot be changed",
+    "rayjob": "KubeRay disregards changes of a RayJob's cluster",
     "trainjob": "spec.trainer of a TrainJob cannot be changed",
 }
 

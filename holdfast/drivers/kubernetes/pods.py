@@ -122,7 +122,18 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 MAIN = frozenset(
-    ("main", "node", "worker", "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi")
+    (
+        "main",
+        "node",
+        "worker",
+        "pytorch",
+        "tensorflow",
+        "jax",
+        "xgboost",
+        "paddle",
+        "mpi",
+        "ray-worker",
+    )
 )
 """Containers that train, as the engines call them."""
 QUEUE = "kueue.x-k8s.io/queue-name"

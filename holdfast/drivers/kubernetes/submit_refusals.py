@@ -16,6 +16,7 @@ INSTALL = {
     "jobset.x-k8s.io": "JobSet (https://jobset.sigs.k8s.io)",
     "kubeflow.org": "Kubeflow's training operator, or for MPIJob v2beta1 the MPI operator",
     "trainer.kubeflow.org": "Kubeflow Trainer 2 (https://trainer.kubeflow.org)",
+    "ray.io": "KubeRay (https://docs.ray.io/en/latest/cluster/kubernetes/index.html)",
     "batch.volcano.sh": "Volcano (https://volcano.sh)",
     "scheduling.volcano.sh": "Volcano (https://volcano.sh)",
     "scheduling.x-k8s.io": "the coscheduling plugin of scheduler-plugins",

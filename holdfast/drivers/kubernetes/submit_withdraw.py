@@ -33,6 +33,7 @@ MAKERS = (
         for kind in ("PyTorchJob", "TFJob", "JAXJob", "XGBoostJob", "PaddleJob", "MPIJob")
     ),
     Kind("kubeflow.org/v2beta1", "MPIJob", "mpijobs"),
+    Kind("ray.io/v1", "RayJob", "rayjobs"),
     Kind("batch.volcano.sh/v1alpha1", "Job", "jobs"),
 )
 NEEDED = (

@@ -47,6 +47,20 @@ MODELS = {
 }
 
 NAMES = {"type": "string", "maxLength": 253, "pattern": "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"}
+POD: Body = {"$ref": DEFINITIONS + POD_TEMPLATE}
+COUNT: Body = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+
+
+def _strictly(required: str, **properties: Body) -> Body:
+    """An object of these properties and no others, the `required` ones named."""
+    closed = {"type": "object", "additionalProperties": False}
+    return {**closed, "properties": properties, "required": required.split()}
+
+
+RAY_GROUP: Body = {
+    "rayStartParams": {"type": "object", "additionalProperties": {"type": "string"}},
+    "template": POD,
+}
 SMALL: dict[tuple[str, str], Body] = {  # kinds without a definition at hand, as their docs say
     ("scheduling.x-k8s.io/v1alpha1", "PodGroup"): {
         "type": "object",
@@ -58,6 +72,32 @@ SMALL: dict[tuple[str, str], Body] = {  # kinds without a definition at hand, as
         "additionalProperties": False,
         "required": ["minMember"],
     },
+    ("ray.io/v1", "RayJob"): _strictly(
+        "entrypoint rayClusterSpec",
+        suspend={"type": "boolean"},
+        managedBy={"enum": ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"]},
+        entrypoint={"type": "string"},
+        shutdownAfterJobFinishes={"type": "boolean"},
+        backoffLimit=COUNT,
+        activeDeadlineSeconds={**COUNT, "minimum": 1},
+        submitterConfig=_strictly("", backoffLimit=COUNT),
+        submitterPodTemplate=POD,
+        rayClusterSpec=_strictly(
+            "headGroupSpec",
+            headGroupSpec=_strictly("template", **RAY_GROUP),
+            workerGroupSpecs={
+                "type": "array",
+                "items": _strictly(
+                    "groupName minReplicas maxReplicas template",
+                    groupName={"type": "string"},
+                    replicas=COUNT,
+                    minReplicas=COUNT,
+                    maxReplicas=COUNT,
+                    **RAY_GROUP,
+                ),
+            },
+        ),
+    ),
     ("snapshot.storage.k8s.io/v1", "VolumeSnapshot"): {
         "type": "object",
         "properties": {
@@ -245,8 +285,9 @@ def _definitions(kind: str) -> Iterator[Body]:
 def _small_validator(api: str, kind: str) -> Checker:
     plain = {"apiVersion": {"const": api}, "kind": {"const": kind}}
     meta = {"$ref": DEFINITIONS + OBJECT_META}
+    said = {"spec": SMALL[api, kind], "status": {"type": "object"}}
     schema: Body = {
-        "properties": {**plain, "metadata": meta, "spec": SMALL[api, kind]},
+        "properties": {**plain, "metadata": meta, **said},
         "required": ["apiVersion", "kind", "metadata", "spec"],
         "additionalProperties": False,
     }

@@ -231,6 +231,8 @@ SETTINGS: dict[str, Setting] = {
     "mpi.slots_per_node": Setting(3, MPI),
     "mpi.implementation": Setting("Intel", MPI),
     "mpi.options": Setting(["--verbose"], MPI),
+    "ray.head_cpu": Setting("3"),
+    "ray.head_memory": Setting("3Gi"),
     "mpi.launcher_cpu": Setting("3", MPI),
     "mpi.launcher_memory": Setting("3Gi", MPI),
     "mpi.ssh_folder": Setting("/keys", MPI),

@@ -58,7 +58,9 @@ def test_what_an_engine_cannot_honour_names_those_that_can() -> None:
     assert error.what == "roles: jobset in managed mode does not support it"
     assert error.help == "use tfjob with --mode plain, or remove roles"
     spares = only("job", "plain", nodes={"count": 2, "spares": 1})
-    assert "any engine with --mode managed" in spares.help
+    assert "trainjob, volcano with --mode managed" in spares.help
+    warm = only("job", "plain", instrument="off")
+    assert "any engine with --mode managed" in warm.help
 
 
 @pytest.mark.parametrize(

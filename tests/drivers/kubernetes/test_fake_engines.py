@@ -4,6 +4,7 @@ The program of the pods is a shell script that ends as a file of the test tells 
 """
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +22,15 @@ from tests.drivers.kubernetes.cluster.kinds import (
     JOB_SETS,
     KUBEFLOW,
     MPI_JOBS,
+    RAY_JOBS,
     TRAIN_JOBS,
     VOLCANO_JOBS,
 )
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.more import sample
 
-NODES = {"count": 2, "spares": 1}
+NODES: dict[Any, Body] = {"rayjob": {"count": 3}}
+WITH_SPARE: Body = {"count": 2, "spares": 1}
 EVICTED_S = 30.0
 SCRIPT = """
 trap 'exit 143' TERM
@@ -57,6 +60,10 @@ def _is(*phases: str) -> Callable[[Body], bool]:
     return lambda body: body.get("status", {}).get("state", {}).get("phase") in phases
 
 
+def _deployed(state: str) -> Callable[[Body], bool]:
+    return lambda body: body.get("status", {}).get("jobDeploymentStatus") == state
+
+
 OPERATED = {
     name: Main(kind, _says("Succeeded"), _says("Failed"), 13) for name, kind in KUBEFLOW.items()
 }
@@ -65,6 +72,7 @@ ENGINES: dict[Any, Main] = {
     "jobset": Main(JOB_SETS, _says("Completed"), _says("Failed"), None),
     "trainjob": Main(TRAIN_JOBS, _says("Complete"), _says("Failed"), None),
     "mpijob": Main(MPI_JOBS, _says("Succeeded"), _says("Failed"), None),
+    "rayjob": Main(RAY_JOBS, _deployed("Complete"), _deployed("Failed"), None),
     "volcano": Main(VOLCANO_JOBS, _is("Completed"), _is("Terminated", "Failed"), 113),
     **OPERATED,
 }
@@ -121,7 +129,11 @@ def scripted(bodies: list[Body], told: Path) -> list[Body]:
             return value
         return {key: walk(inner) for key, inner in value.items()}
 
-    return [walk(body) for body in bodies if body["kind"] != "Deployment"]
+    found = [walk(body) for body in bodies if body["kind"] != "Deployment"]
+    for body in found:
+        if body["kind"] == "RayJob":
+            body["spec"]["entrypoint"] = shlex.join(["sh", "-c", SCRIPT, str(told)])
+    return found
 
 
 def _scripted(container: Body, told: Path) -> Body:
@@ -136,7 +148,7 @@ def running(engine: Engine, told: Path, act: Callable[[Run], Awaitable[None]]) -
     async def whole() -> None:
         async with cluster(machines=3) as it:
             api = it.api()
-            request = asked(engine, namespace="default", nodes=NODES)
+            request = asked(engine, namespace="default", nodes=NODES.get(engine, WITH_SPARE))
             for body in scripted(render(request), told):
                 await api.apply(body)
             run = Run(it, ENGINES[engine], told)
@@ -252,6 +264,7 @@ SUSPENDED: dict[Any, Body] = {
     "jobset": {"spec": {"suspend": True}},
     "trainjob": {"spec": {"suspend": True}},
     "mpijob": {"spec": {"runPolicy": {"suspend": True}}},
+    "rayjob": {"spec": {"suspend": True}},
     **{name: {"spec": {"runPolicy": {"suspend": True}}} for name in KUBEFLOW},
 }
 
@@ -264,7 +277,8 @@ def test_suspending_takes_all_pods_and_resuming_brings_them_back(
         api, kind = run.it.api(), run.main.kind
         await api.patch(kind, "run", SUSPENDED[engine])
         await run.it.until(lambda: not run.it.pods(job="run", role="node"))
-        assert is_true(run.body(), "Suspended")
+        suspended = _deployed("Suspended") if engine == "rayjob" else _says("Suspended")
+        await run.it.until(lambda: suspended(run.body()))
         resumed = {"spec": {"suspend": False}}
         nested = {"spec": {"runPolicy": {"suspend": False}}}
         await api.patch(kind, "run", nested if "runPolicy" in str(SUSPENDED[engine]) else resumed)

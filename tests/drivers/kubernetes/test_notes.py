@@ -28,7 +28,8 @@ def requests() -> list[Request]:
     found = []
     for engine in ENGINES:
         more: dict[str, Any] = {"schedule": {"cron": "@daily"}} if engine == "cronjob" else {}
-        found.append(asked(engine, **RICH, **more))
+        rich = {**RICH, "nodes": 4} if engine == "rayjob" else RICH  # without spares
+        found.append(asked(engine, **rich, **more))
         found.append(asked(engine, "plain", framework=PLAIN[engine][0], nodes=4, **more))
     for kind in ("native", "volcano", "coscheduling"):
         found.append(asked("job", **{**RICH, "scheduling": {"gang": kind}}))

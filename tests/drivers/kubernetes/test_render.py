@@ -14,7 +14,10 @@ from holdfast.spec.cluster import ENGINES, Engine, Mode
 from tests.drivers.kubernetes.asking import asked, job
 
 CASES: list[tuple[Engine, Mode, dict[str, Any]]] = [
-    *((engine, "managed", {"nodes": {"count": 4, "spares": 2}}) for engine in ENGINES),
+    *(
+        (engine, "managed", {"nodes": {"count": 4, "spares": 2 * (engine != "rayjob")}})
+        for engine in ENGINES
+    ),
     *((engine, "plain", {"nodes": 4, "framework": PLAIN[engine][0]}) for engine in ENGINES),
     ("tfjob", "plain", {"nodes": 4, "framework": "tensorflow", "roles": {"ps": 2, "chief": True}}),
     ("trainjob", "plain", {"nodes": 4, "framework": "mpi"}),

@@ -50,6 +50,7 @@ ENGINES: dict[str, tuple[str, str]] = {  # engine → API and resource that the 
     "xgboostjob": ("kubeflow.org/v1", "xgboostjobs"),
     "paddlejob": ("kubeflow.org/v1", "paddlejobs"),
     "mpijob": ("kubeflow.org/v2beta1", "mpijobs"),
+    "rayjob": ("ray.io/v1", "rayjobs"),
     "trainjob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
     "volcano": ("batch.volcano.sh/v1alpha1", "jobs"),
 }

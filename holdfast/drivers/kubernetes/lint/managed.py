@@ -35,7 +35,7 @@ def _agents(spot: Spot) -> bool:
 )
 def _managed_restart_policy(spot: Spot) -> Iterator[Hit]:
     found = text(spot.body, "spec", "restartPolicy")
-    elsewhere = spot.engine in REPLICA_SPECS or spot.engine == "Volcano Job"
+    elsewhere = spot.engine in (*REPLICA_SPECS, "Volcano Job", "RayJob", "RayCluster")
     if managed(spot.body) and not elsewhere and found != "Never":
         yield "spec.restartPolicy", f"is {found or 'missing'}"
 

@@ -179,10 +179,25 @@ def _pods(spot: Spot) -> Iterator[Spot]:
         case kind if kind in SERVING:
             times = count(spot.body, "spec", "replicas")
             yield _pod(spot, part(spot.body, "spec", "template"), "spec.template", times)
+        case "RayCluster":
+            yield from _ray_nodes(spot, part(spot.body, "spec"), "spec")
+        case "RayJob":
+            cluster = part(spot.body, "spec", "rayClusterSpec")
+            yield from _ray_nodes(spot, cluster, "spec.rayClusterSpec")
+            if submitter := part(spot.body, "spec", "submitterPodTemplate"):
+                yield _pod(spot, submitter, "spec.submitterPodTemplate", 1)
         case kind if kind in REPLICA_SPECS:
             for role, spec in roles(spot.body).items():
                 place = f"spec.{REPLICA_SPECS[kind]}.{role}.template"
                 yield _pod(spot, part(spec, "template"), place, count(spec, "replicas"))
+
+
+def _ray_nodes(spot: Spot, spec: Body, path: str) -> Iterator[Spot]:
+    if head := part(spec, "headGroupSpec", "template"):
+        yield _pod(spot, head, f"{path}.headGroupSpec.template", 1)
+    for index, group in enumerate(parts(spec, "workerGroupSpecs")):
+        place = f"{path}.workerGroupSpecs[{index}].template"
+        yield _pod(spot, part(group, "template"), place, count(group, "replicas"))
 
 
 def _pod(spot: Spot, template: Body, place: str, times: int) -> Spot:

@@ -35,6 +35,7 @@ GANGS: dict[Engine, tuple[str, ...]] = {
     "xgboostjob": _ALL,
     "paddlejob": _ALL,
     "mpijob": ("volcano", "coscheduling"),  # its pods have no field for the others
+    "rayjob": ("volcano", "coscheduling"),  # the pod template of older releases lacks the field
     "trainjob": _ALL,
     "volcano": ("volcano",),  # it makes the group itself
 }

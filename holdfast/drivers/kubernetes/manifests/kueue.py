@@ -21,6 +21,7 @@ RUN: dict[Engine, tuple[str, ...]] = {
     "job": ("spec",),
     "cronjob": ("spec",),
     "jobset": ("spec",),
+    "rayjob": ("spec",),
     "trainjob": ("spec",),
     **dict.fromkeys(
         ("pytorchjob", "tfjob", "jaxjob", "xgboostjob", "paddlejob", "mpijob"),

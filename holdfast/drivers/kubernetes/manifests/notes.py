@@ -118,6 +118,20 @@ NOTES: dict[str, str] = {
         "A failed worker pod is never recreated, so its container is restarted in place."
     ),
     "*.cleanPodPolicy": "Running pods are removed at the end; finished pods keep their logs.",
+    "RayJob.spec.backoffLimit": "A retry is a new RayCluster, and a new start of everything.",
+    "RayJob.spec.shutdownAfterJobFinishes": (
+        "Frees the nodes at the end; suspension, and so Kueue, requires it."
+    ),
+    "RayJob.spec.submitterConfig": (
+        "A head that is lost costs a try, and the next head is given the entrypoint again."
+    ),
+    "RayJob.spec.rayClusterSpec.headGroupSpec.rayStartParams": "No tasks and actors on the head.",
+    "RayJob.spec.rayClusterSpec.workerGroupSpecs.template.metadata.annotations": (
+        "The agent is the command; it starts Ray beside itself as KubeRay would."
+    ),
+    "RayJob.spec.rayClusterSpec.workerGroupSpecs.template.spec.restartPolicy=OnFailure": (
+        "With Never the pod would be deleted and made anew whatever it has ended with."
+    ),
     "TrainJob.spec.runtimeRef": (
         "A separate runtime: failure policies can only be set there, not in the TrainJob."
     ),

@@ -10,7 +10,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body
 class Part:
     """One kind of pod of a job. What is not said comes from the job description."""
 
-    role: str = "node"  # node · spare · launcher · chief · ps · evaluator (names.ROLE)
+    role: str = "node"  # node · spare · launcher · submitter · … (names.ROLE)
     container: str = "main"  # some operators look for a name of their own
     command: tuple[str, ...] = ()  # of the main container; none: the image's
     restart: Literal["Never", "OnFailure", "Always"] | None = "Never"  # None: the engine's business

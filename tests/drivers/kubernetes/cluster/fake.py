@@ -35,6 +35,7 @@ from tests.drivers.kubernetes.cluster.engines.jobs import Jobs
 from tests.drivers.kubernetes.cluster.engines.jobsets import JobSets
 from tests.drivers.kubernetes.cluster.engines.kubeflow import TrainingOperator
 from tests.drivers.kubernetes.cluster.engines.mpijobs import MpiOperator
+from tests.drivers.kubernetes.cluster.engines.rayjobs import KubeRay
 from tests.drivers.kubernetes.cluster.engines.trainjobs import Trainer
 from tests.drivers.kubernetes.cluster.engines.volcano import Volcano
 from tests.drivers.kubernetes.cluster.evictions import evict
@@ -101,6 +102,7 @@ class FakeCluster:
             JobSets(self.store, self.pace).step,
             TrainingOperator(self.store, self.pace).step,
             MpiOperator(self.store, self.pace).step,
+            KubeRay(self.store, self.pace).step,
             Trainer(self.store).step,
             Volcano(self.store, self.pace).step,
             Names(self.store, self.pace, self.folder).step,

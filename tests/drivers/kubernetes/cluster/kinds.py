@@ -11,6 +11,8 @@ from holdfast.drivers.kubernetes.cluster import KINDS, Kind
 REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets")
 JOB_SETS = Kind("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets")
 MPI_JOBS = Kind("kubeflow.org/v2beta1", "MPIJob", "mpijobs")
+RAY_JOBS = Kind("ray.io/v1", "RayJob", "rayjobs")
+RAY_CLUSTERS = Kind("ray.io/v1", "RayCluster", "rayclusters")
 TRAIN_JOBS = Kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs")
 RUNTIMES = Kind("trainer.kubeflow.org/v1alpha1", "TrainingRuntime", "trainingruntimes")
 CLUSTER_RUNTIMES = Kind(
@@ -29,6 +31,7 @@ ENGINES: dict[str, tuple[Kind, ...]] = {
     "jobset": (JOB_SETS,),
     **{engine: (kind,) for engine, kind in KUBEFLOW.items()},
     "mpijob": (MPI_JOBS,),
+    "rayjob": (RAY_JOBS, RAY_CLUSTERS),
     "trainjob": (TRAIN_JOBS, RUNTIMES, CLUSTER_RUNTIMES, JOB_SETS),
     "volcano": (VOLCANO_JOBS, VOLCANO_GROUPS, VOLCANO_QUEUES),
     "coscheduling": (Kind("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups"),),

@@ -282,8 +282,10 @@ class PodLife:
 
     def _again(self, spec: Body, code: int) -> bool:
         policy = spec.get("restartPolicy") or self._spec["restartPolicy"]
-        failed = policy == "OnFailure" and code != 0
-        return not self.leaving and (policy == "Always" or failed)
+        first = spec in self._spec.get("initContainers", ()) and "restartPolicy" not in spec
+        always = policy == "Always" and not first  # an init container runs until it succeeds
+        failed = policy != "Never" and code != 0
+        return not self.leaving and (always or failed)
 
     async def _back_off(self, name: str, restarts: int, lasted: float) -> None:
         """The first restart comes at once, each further one later, up to five minutes."""

@@ -21,6 +21,7 @@ PLAIN: dict[Engine, tuple[Framework, ...]] = {
     "xgboostjob": ("xgboost",),
     "paddlejob": ("paddle",),
     "mpijob": ("mpi", "command"),
+    "rayjob": GENERAL,
     "trainjob": (*GENERAL, "jax", "xgboost", "mpi"),
     "volcano": (*GENERAL, "mpi"),
 }

@@ -47,17 +47,24 @@ AGENTS = Limit(
 TENSORFLOW = Limit(plain("tfjob"), "only the operator of TFJob supports these roles")
 TORCHRUN: tuple[Engine, ...] = ("pods", "job", "cronjob", "jobset", "pytorchjob")
 ELASTIC = Limit(
-    managed() | plain(*TORCHRUN, "paddlejob"),
-    "the processes that the engine starts there are not elastic",
+    (managed() - managed("rayjob")) | plain(*TORCHRUN, "paddlejob"),
+    "the processes that the engine starts there are not elastic; KubeRay disregards changes of the "
+    "RayCluster of a RayJob",
 )
 SUBMITTED = Limit(both("cronjob"), "only a CronJob supports a schedule")
 TRIALS = Limit(plain("job", "cronjob"), "trials are the indexes of a Job, without agents")
 MPIRUN = Limit(plain("mpijob", "trainjob", "volcano"), "it does not run mpirun")
+SPARES = Limit(
+    managed() - managed("rayjob"),
+    "agents wait as spares, which plain mode does not have; a RayJob submits nothing before every "
+    "pod of its RayCluster is ready, so a spare without room would hold it back",
+)
 LAUNCHER = Limit(MPIRUN.where | managed("mpijob"), "it has no launcher")
+HEAD = Limit(both("rayjob"), "only a RayCluster has a head")
 KUEUE = frozenset((*kueue.RUN, "pods"))
 
 LIMITS: dict[str, Limit] = {
-    "nodes.spares": AGENTS,
+    "nodes.spares": SPARES,
     "warm": AGENTS,
     "snapshots": AGENTS,
     "recovery.window_s": AGENTS,
@@ -101,8 +108,8 @@ LIMITS: dict[str, Limit] = {
     "checkpoints.archive.keep": AGENTS,
     "checkpoints.archive.max_bytes_per_s": AGENTS,
     "network.ports.rendezvous": Limit(
-        EVERYWHERE - managed() - plain("mpijob", "trainjob"),
-        "agents, mpirun and Trainer choose their own ports",
+        EVERYWHERE - managed() - plain("mpijob", "rayjob", "trainjob"),
+        "agents, mpirun, Ray and Trainer choose their own ports",
     ),
     "kubernetes.controller_image": AGENTS,
     "kubernetes.journal": AGENTS,
@@ -134,12 +141,17 @@ LIMITS: dict[str, Limit] = {
     "mpi.ssh_folder": MPIRUN,
     "mpi.launcher_cpu": LAUNCHER,
     "mpi.launcher_memory": LAUNCHER,
+    "ray.head_cpu": HEAD,
+    "ray.head_memory": HEAD,
+    "workers_per_node": Limit(
+        EVERYWHERE - plain("rayjob"), "the script tells Ray how many workers to start"
+    ),
     "schedule": SUBMITTED,
     "sweep": TRIALS,
     "lifetime.time_limit_s": Limit(EVERYWHERE - both("volcano"), "Volcano's jobs have no limit"),
     "lifetime.keep_s": Limit(
-        EVERYWHERE - both("pods", "trainjob"),
-        "Kubernetes has no TTL for pods and TrainJobs",
+        EVERYWHERE - both("pods", "rayjob", "trainjob"),
+        "Kubernetes has no TTL for pods and TrainJobs; that of a RayJob is of its RayCluster only",
     ),
     "lifetime.suspend": Limit(
         EVERYWHERE - both("volcano"), "Volcano jobs can be suspended by commands only"

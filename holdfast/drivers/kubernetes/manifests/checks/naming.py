@@ -11,8 +11,10 @@ from holdfast.drivers.kubernetes.manifests.groups import groups
 from holdfast.drivers.kubernetes.manifests.names import LONGEST
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.errors import Error
+from holdfast.spec.cluster import Engine
 
-CRONJOB_LONGEST = 52  # of a CronJob: its Jobs get 11 characters more
+OWN_LONGEST: dict[Engine, int] = {"cronjob": 52, "rayjob": 47}
+"""Of the engine's own object: Jobs of a CronJob get 11 characters more; KubeRay refuses more."""
 TIME = "-12345678"  # what a CronJob appends: minutes since 1970
 RANDOM = "-abcde"  # what JobSet reckons with, as Jobs append it to the names of their pods
 
@@ -22,9 +24,9 @@ def problems(request: Request) -> Iterator[Error]:
     longest = longest_name(request)
     if len(longest) > LONGEST:
         yield _too_long("name", longest, LONGEST, len(longest) - LONGEST)
-    if request.engine == "cronjob" and len(request.name) > CRONJOB_LONGEST:
-        excess = len(request.name) - CRONJOB_LONGEST
-        yield _too_long("name", request.name, CRONJOB_LONGEST, excess)
+    most = OWN_LONGEST.get(request.engine, LONGEST)
+    if most < len(request.name):
+        yield _too_long("name", request.name, most, len(request.name) - most)
     if request.name[0].isdigit():
         yield Error(
             "name-unfit",
@@ -59,6 +61,8 @@ def _tails(request: Request) -> list[str]:
         case "jobset" | "trainjob":
             parts = counts | ({"launcher": 1} if mpijob.through_sshd(request) else {})
             return [f"-{role}-0-{count - 1}{RANDOM}" for role, count in parts.items()]
+        case "rayjob":
+            return [f"{RANDOM}-head-svc"]  # names of its pods are cut
         case _:
             return [f"-{role}-{count - 1}" for role, count in _roles(request).items() if count]
 

@@ -9,6 +9,7 @@ from holdfast.drivers.kubernetes.manifests.engines import (
     kubeflow,
     mpijob,
     pods,
+    rayjob,
     trainjob,
     volcano,
 )
@@ -26,6 +27,7 @@ ENGINES: dict[Engine, Callable[[Request], list[Body]]] = {
     "xgboostjob": kubeflow.bodies,
     "paddlejob": kubeflow.bodies,
     "mpijob": mpijob.bodies,
+    "rayjob": rayjob.bodies,
     "trainjob": trainjob.bodies,
     "volcano": volcano.bodies,
 }

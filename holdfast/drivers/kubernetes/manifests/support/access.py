@@ -32,6 +32,7 @@ OBJECTS: dict[Engine, tuple[str, str]] = {  # API group and resource of the engi
     "xgboostjob": ("kubeflow.org", "xgboostjobs"),
     "paddlejob": ("kubeflow.org", "paddlejobs"),
     "mpijob": ("kubeflow.org", "mpijobs"),
+    "rayjob": ("ray.io", "rayjobs"),
     "trainjob": ("trainer.kubeflow.org", "trainjobs"),
     "volcano": ("batch.volcano.sh", "jobs"),
 }

@@ -5,6 +5,7 @@ whatever owns the pods, which a Job and most operators' kinds do not have; Kuber
 eviction at all, ours included (kubernetes/kubernetes#77383, #129625).
 """
 
+from holdfast.drivers.kubernetes.manifests.engines import rayjob
 from holdfast.drivers.kubernetes.manifests.names import metadata, selector
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
@@ -36,9 +37,17 @@ def _ingress(request: Request, *, on_host: bool) -> list[Body]:
     if on_host:
         return [_open(CONTROLLER_PORT, METRICS_PORT)]
     inside: Body = {"from": [{"podSelector": selector(request)}]}
+    beside = [_dashboard()] if request.engine == "rayjob" else []
     if not request.managed:
-        return [inside]
-    return [inside, _open(request.job.network.ports.agent, METRICS_PORT)]
+        return [inside, *beside]
+    return [inside, *beside, _open(request.job.network.ports.agent, METRICS_PORT)]
+
+
+def _dashboard() -> Body:
+    """KubeRay's operator, wherever it runs, asks the head how the entrypoint is. Nobody else does:
+    who reaches the dashboard can run programs there."""
+    operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": rayjob.OPERATOR}}
+    return {"from": [operator], **_open(rayjob.DASHBOARD_PORT)}
 
 
 def _open(*ports: int) -> Body:
@@ -65,7 +74,7 @@ def kept_count(request: Request) -> int:
     if job.sweep is not None:
         return job.sweep.parallel
     by_mpirun = not request.managed and job.trains_with == "mpi"
-    launcher = 1 if request.engine == "mpijob" or by_mpirun else 0
+    launcher = 1 if request.engine in ("mpijob", "rayjob") or by_mpirun else 0
     return request.pods + launcher + job.roles.ps
 
 
