@@ -493,7 +493,9 @@ def _deadline_passed(state: State) -> list[AnyAction]:
     if shrink_at is not None and at >= shrink_at:
         return attempts.try_start(state)
     if state.wait_deadline is not None and at >= state.wait_deadline:
-        return _waited_too_long(state, f"timed out after {state.limits.node_wait_s:g} s: {state.why}")
+        return _waited_too_long(
+            state, f"timed out after {state.limits.node_wait_s:g} s: {state.why}"
+        )
     if state.start_deadline is not None and state.now >= state.start_deadline:
         state.start_deadline = None
         return attempts.try_start(state)

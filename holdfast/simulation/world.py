@@ -229,12 +229,17 @@ class World:
         if how and not silent:
             self.env.after(self.env.about(NOTICED_S), self._notice, agent.node, how)
         elif self.hardship.cluster:
-            self.env.after(EVICTED_S, self._notice, agent.node, how or "its machine is gone")
+            self.env.after(EVICTED_S, self._notice_late, agent.node, how or "its machine is gone")
 
     def _notice(self, node: str, how: str) -> None:
         self._ended[node] = how
         if self.control is not None and self.control.api:
             self.control.died(node, how)
+
+    def _notice_late(self, node: str, how: str) -> None:
+        known = self.control is not None and node in self.control.state.nodes
+        if known or self.control is None:  # else it was given up for its silence long ago
+            self._notice(node, how)
 
     def new_store(self) -> Store:
         """A store on a port that nobody has used."""
