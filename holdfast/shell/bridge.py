@@ -253,7 +253,8 @@ class Bridge:
     def orders_for(self, node: str) -> list[ToAgent]:
         """What a node that just (re)connected has to know."""
         if node in self._tally.pending and self._stops is not None:
-            return [self._stops]  # also a stray: an answer to an older order would not count
+            # also a stray: its answer to an older order would not count
+            return [self._stops]
         if node in self._strays:
             return [Stop(attempt=self._strays[node], grace_s=0.0, term=self._term)]
         member = self._state.nodes.get(node)

@@ -241,7 +241,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a reconnected node gets more time than it has": Mutant(
         BRIDGE,
-        "return [self._stops] if self._stops is not None else []",
+        "return [self._stops]",
         "return [Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)]",
         HEALTHY,
         first=11,
