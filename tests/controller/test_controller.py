@@ -318,20 +318,6 @@ def test_without_a_store_for_rank_0_the_start_waits_for_one() -> None:
     assert only(world.tell(NodeReady(node="a", store=world.store())), StartAttempt).attempt == 2
 
 
-def test_a_member_that_opens_no_store_for_rank_0_is_given_up_rather_than_the_job() -> None:
-    """Whatever keeps it from that, another node can take the rank."""
-    world = running(node_wait_s=30.0)
-    world.kill("b", 1)
-    world.tell(AttemptStopped(attempt=1, store=None))
-    assert kinds(world.verdict()) == []
-    actions = world.tell(DeadlinePassed(), after_s=30.0)
-    fence = only(actions, Fence)
-    assert fence.node == "a" and not fence.blamed
-    assert fence.reason == "timed out after 30 s: a opens a rendezvous store"
-    assert kinds(actions) == ["Fence", "AskNodes", "AssignRank", "StartAttempt"]
-    assert world.state.ranks == {0: "c", 1: "b"}
-
-
 def without_forkserver(world: World, *nodes: str) -> list[AnyAction]:
     """The attempt is stopped; on these members no worker can be started yet."""
     store = None if world.state.ranks[0] in nodes else world.store()
