@@ -37,7 +37,7 @@ class Surroundings(Protocol):
         """Until when something was wrong with whoever is in it, or with its way to us."""
 
 
-class Seen(NamedTuple):
+class DueSighting(NamedTuple):
     """One thing that is to be: of an attempt, by whom it is slowed."""
 
     attempt: int
@@ -52,7 +52,7 @@ class Sightings:
         self, env: Environment, place: Surroundings, referees: Referees, truth: GroundTruth
     ) -> None:
         self._env, self._place, self._referees, self._truth = env, place, referees, truth
-        self._watched: set[Seen] = set()
+        self._watched: set[DueSighting] = set()
 
     def changed(self, group: Group) -> None:
         """Its pace is another one, or its ranks know that they differ."""
@@ -116,13 +116,15 @@ class Sightings:
     # ── whether that was so ──
 
     def _watch(self, group: Group, what: str, within_s: float) -> None:
-        thing = Seen(group.attempt, what, _slowed_by(group) if what == "slow" else frozenset())
+        thing = DueSighting(
+            group.attempt, what, _slowed_by(group) if what == "slow" else frozenset()
+        )
         if thing not in self._watched:
             self._watched.add(thing)
             wait_s = within_s + 0.5
             self._env.after(wait_s, self._require, group, thing, within_s, self._env.now)
 
-    def _require(self, group: Group, thing: Seen, within_s: float, since: float) -> None:
+    def _require(self, group: Group, thing: DueSighting, within_s: float, since: float) -> None:
         self._watched.discard(thing)
         if group not in self._truth.training() or self._referees.over:
             return
