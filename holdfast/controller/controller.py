@@ -493,8 +493,9 @@ def _deadline_passed(state: State) -> list[AnyAction]:
     if shrink_at is not None and at >= shrink_at:
         return attempts.try_start(state)
     if state.wait_deadline is not None and at >= state.wait_deadline:
-        waited = f"timed out after {state.limits.node_wait_s:g} s: {state.why}"
-        return _without_more(state, waited)
+        return _waited_too_long(
+            state, f"timed out after {state.limits.node_wait_s:g} s: {state.why}"
+        )
     if state.start_deadline is not None and state.now >= state.start_deadline:
         state.start_deadline = None
         return attempts.try_start(state)
@@ -503,6 +504,14 @@ def _deadline_passed(state: State) -> list[AnyAction]:
     if state.leave_deadline is not None and state.now >= state.leave_deadline:
         return leaving.look(state)
     return _review(state)
+
+
+def _waited_too_long(state: State, why: str) -> list[AnyAction]:
+    """For a node; or for the store of one that has a rank: another can take that."""
+    if len(state.ranks) < state.size:
+        return _without_more(state, why)
+    state.wait_deadline = None
+    return _node_gone(state, state.ranks[0], why, 0.0)
 
 
 def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:

@@ -112,9 +112,11 @@ def _who_is_ready(event: UpdatePrepared) -> str:
 def review(state: State) -> list[AnyAction]:
     """Whether the attempt that trains is to be stopped for a version that is ready."""
     update, updating = versions.unused(state), state.updating
-    if update is None or (updating.look_deadline or state.now) > state.now:
+    if (updating.look_deadline or state.now) > state.now:
         return []
     updating.look_deadline = None
+    if update is None:
+        return []
     if update.stage is Stage.PREPARING:
         return [] if update.asked else [_prepare(update)]
     if update.when == "next-failure" and state.now < update.at + FORCE_S:

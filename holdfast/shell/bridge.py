@@ -252,6 +252,9 @@ class Bridge:
 
     def orders_for(self, node: str) -> list[ToAgent]:
         """What a node that just (re)connected has to know."""
+        if node in self._tally.pending and self._stops is not None:
+            # also a stray: its answer to an older order would not count
+            return [self._stops]
         if node in self._strays:
             return [Stop(attempt=self._strays[node], grace_s=0.0, term=self._term)]
         member = self._state.nodes.get(node)
@@ -260,8 +263,6 @@ class Bridge:
         match self._state.phase:
             case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
                 return [_start(self._state.start, member.node_rank, self._term)]
-            case Phase.RECOVERING | Phase.CLOSING if node in self._tally.pending:
-                return [self._stops] if self._stops is not None else []
             case _:
                 return []
 

@@ -97,7 +97,7 @@ class NodeLives:
         self._looked: dict[str, float] = {}  # connected nodes, the longest not looked at first
         self._ever_expected: set[str] = set()
         self._farewell: Leave | None = None
-        self._met_far = False  # whether a node on another machine was ever connected
+        self._began, self._met_far = clock(), False  # whether a node elsewhere was ever connected
         self._forgave_at, self._late_count = -math.inf, 0
 
     @property
@@ -205,11 +205,16 @@ class NodeLives:
     def cut_off(self, near: Callable[[str], bool], now: float) -> bool | None:
         """Whether it is likely that we are cut off from the nodes on other machines: all of them,
         and more than one, have fallen silent at once; or none is heard, and one that was to connect
-        does not either, though others could before. None: that shows in a moment, because those
-        that are not silent yet are overdue, too."""
-        if not self._met_far:
-            self._met_far = any(k.wire and not near(node) for node, k in self._nodes.items())
+        does not either, though others could before: to this controller or, where they are members,
+        to a former one. None: that shows in a moment, because those that are not silent yet, or may
+        yet connect, are overdue, too."""
+        if not self._met_far and any(k.wire and not near(n) for n, k in self._nodes.items()):
+            self._met_far = True
+            self.bridge.forgive(now, now - self._began, 0.0)  # only now could the others come, too
         overdue = bool(self.bridge.expected.late(now))
+        if not self._met_far and self._state.attempt:
+            members = [node for node in self._state.ranks.values() if not near(node)]
+            return (overdue or None) if len(members) > 1 else False
         if not (self._met_far and (overdue or self.bridge.silent(now))):
             return False
         far = [(node, known) for node, known in self._nodes.items() if not near(node)]

@@ -576,15 +576,16 @@ class SimulatedAgent:
         elif self._store is None and self._env.chance(lost):
             self._told_store = None
             self._env.after(self._env.about(5.0), self._open_store)
-        elif self._store is None:
-            self._store = self._network.new_store()
+        elif self._told_store is None:
+            self._open_store()  # it has said that it has none, so this is news of its own
+        else:
+            self._store = self._store or self._network.new_store()
         self._told_store = self._store
-        progress = self._furthest(attempt)
         stopped = WorkersStopped(
             node=self.node,
             attempt=attempt,
             store=self._store,
-            progress=progress,
+            progress=self._furthest(attempt),
             parked=self._parked.count,
         )
         self._fact(stopped)

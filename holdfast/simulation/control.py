@@ -66,6 +66,9 @@ class Site(Protocol):
     def handed_over(self, control: "Control") -> None:
         """It has given the lease back, for one that reaches the nodes."""
 
+    def returned(self) -> None:
+        """No other has taken it: the same one begins again, where it hears of nobody."""
+
     def stands(self) -> bool:
         """Whether workers wait for one that does not move."""
 
@@ -92,6 +95,7 @@ class Post(NamedTuple):
     term: int
     machine: str = ""  # that of this node; empty: of no node
     lease: SimulatedLease | None = None  # in a cluster, where the disk goes with the machine
+    deaf_until: float = -math.inf  # no agent on another machine reaches it there
 
 
 class DiedError(Exception):
@@ -127,7 +131,9 @@ class Control:
         }
         self.alive = True
         self.stalled = False
-        self.reach = self.api = self.listens = True  # agents, the API; it takes in agents
+        self.deaf_until = post.deaf_until
+        self.reach = env.now >= self.deaf_until  # agents
+        self.api = self.listens = True  # it reaches the API; it takes in agents
         self.awake_since = env.now  # it hears and decides without a pause; inf: it does not
         self._backlog: list[Callable[[], object]] = []  # what came while it was stopped
         self._decided: int | None = None  # orders of the facts that were just decided together
@@ -150,6 +156,8 @@ class Control:
     def begin(self, first: Beginning, existing: Sequence[str]) -> None:
         """Take over the agents that exist, and hear the first fact."""
         self.look_in(RECONNECT_S if self.lease is None else RECONNECT_IN_CLUSTER_S)
+        if not self.reach:
+            self._env.after(self.deaf_until - self._env.now, self._regain)
         self.hear(lambda: self.shell.begin(first, existing))
 
     def crash(self, *, torn: bool = False) -> None:
@@ -208,6 +216,7 @@ class Control:
         if api and self.lease is not None:
             self.lease.stops(self)
         if agents:
+            self.deaf_until = self._env.now + for_s
             self._site.cut_off(for_s)
             for wire in self._wires():
                 if wire.agent.node != self.machine:

@@ -76,6 +76,7 @@ UPDATES = {kind: RATES[kind] for kind in ("updates",)}
 GROUPS = {kind: RATES[kind] for kind in ("bad_in_groups",)}
 """The same; groups may repeat steps there."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
+STANDBYS = 0.5  # of all clusters: those in which a second controller waits
 IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
 CHECKED = 0.08  # share of worlds in which machines of spares are checked, and in doubt all
 UPDATED = 0.08  # share of worlds in which somebody updates the job
@@ -98,7 +99,7 @@ SHARES: dict[str, tuple[float, float]] = {
     "late_messages": (0.001, 0.02),  # of messages: takes seconds
     "slow_acks": (0.1, 1.0),  # of acknowledgements: travel, and may be lost
     "slow_fences": (0.1, 1.0),  # of fences: take seconds
-    "silent_deaths": (0.1, 1.0),  # of deaths: the engine does not notice
+    "silent_deaths": (0.1, 1.0),  # of deaths: the engine does not notice, or a minute late
     "stuck_survivors": (0.1, 0.9),  # of survivors of a broken attempt: hang instead of failing
     "torn_copies": (0.05, 0.5),  # of ranks: the newest snapshot is not whole when training breaks
     "damaged_copies": (0.02, 0.2),  # of ranks: its own newest copy cannot be read later
@@ -152,6 +153,7 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     check_every: int = 0  # steps after which replicas are compared; 0: never
     poison: tuple[int, ...] = ()  # batches that always lead to bad numbers
     cluster: bool = False  # the controller's disk goes with its machine, and a lease changes hands
+    standby: bool = True  # another one takes the lease that is given back
 
     @property
     def prompt(self) -> bool:
@@ -235,6 +237,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         check_every=flips.choice((1, 5, 20, 100)),
         poison=_batches(batches, steps) if poisoned else (),
         cluster=cluster,
+        standby=Random(f"hardship of standbys {seed}").random() < STANDBYS,
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )

@@ -6,6 +6,7 @@ takes it once it is not renewed, and gathers the journal from the agents that ho
 driver for Kubernetes does. The one before may still run meanwhile, or come back.
 """
 
+import math
 from collections.abc import Callable
 
 from holdfast import lines
@@ -15,7 +16,7 @@ from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.book import SimulatedJournal
 from holdfast.simulation.control import Control, Post, Site
 from holdfast.simulation.environment import Environment
-from holdfast.simulation.lease import SimulatedLease
+from holdfast.simulation.lease import DURATION_S, SimulatedLease
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.wires import SimulatedWire
 
@@ -73,6 +74,7 @@ class Lives:
         self._published: SimulatedJournal | None = None  # whole, by a controller that handed over
         self._former = ""  # machine of the newest controller
         self._offset_s = 0.0  # of the clock where the next one runs
+        self._deaf_until = -math.inf  # no agent reaches the newest one, unless on its machine
 
     def begin(self) -> None:
         """The first one."""
@@ -85,7 +87,7 @@ class Lives:
         term = lease.term if lease is not None else self.book.count()  # lines that are durable
         if lease is not None and lease.holder is None:
             term += 1
-        post = Post(self._offset_s, term, machine, lease)
+        post = Post(self._offset_s, term, machine, lease, self._deaf_until)
         self.control = control = Control(self._env, self._site, self.book, self._referees, post)
         if lease is not None and lease.holder is None:
             lease.take(control)
@@ -100,7 +102,8 @@ class Lives:
 
     def connect(self, agent: SimulatedAgent) -> SimulatedWire | None:
         """An agent says hello to whoever the Service leads to."""
-        if self._gathered is not None and agent.reach:
+        heard = self._env.now >= self._deaf_until
+        if self._gathered is not None and agent.reach and heard:
             self._gathered.visit(agent)
         control = self.control
         if control is None or not _reach(agent, control):
@@ -133,7 +136,17 @@ class Lives:
         """It has published its journal and given the lease back."""
         assert self._lease is not None
         self.control, self._published = None, self.book
-        self._lease.release(control)
+        if self._hard.standby:
+            self._lease.release(control)
+            return
+        wait_s = DURATION_S + self._env.between(*AGAIN_S)  # it leaves others the time to take it
+        self._env.after(wait_s, self._return, self._lease, control)
+
+    def _return(self, lease: SimulatedLease, control: Control) -> None:
+        """Nobody stands by: the container of the same pod runs again, where it was."""
+        if lease.holder is control and not self._referees.over:
+            self._site.returned()
+            self._follow(control.machine, control.deaf_until)
 
     def _start_again(self, lease: SimulatedLease, control: Control) -> None:
         """The container of the same pod: the same holder with the same disk, if it still is."""
@@ -146,11 +159,13 @@ class Lives:
         """Whoever stands by has taken the lease."""
         if self._referees.over:
             return
-        assert self._lease is not None
-        self.control = None
         living = self._site.living()
         machines = ["", *(agent.node for agent in living if agent.reach and not agent.frozen)]
-        machine = self._env.dice.choice(machines)
+        self._follow(self._env.dice.choice(machines))
+
+    def _follow(self, machine: str, deaf_until: float = -math.inf) -> None:
+        assert self._lease is not None
+        self.control, self._deaf_until = None, deaf_until
         near = {self._former}.intersection(self._site.existing())
         call = RollCall(set(self._site.existing()) - near, near, self._env.now)
         self._gathered = Gathered(self._env, call, lambda over: self._go_on(machine, over))
@@ -166,7 +181,8 @@ class Lives:
             content, self._hard.limits, self._referees, self._hard.seed
         )
         free = [agent for agent in self._site.living() if agent.wire is None]
-        holders = [agent for agent in free if agent.reach and not agent.frozen]
+        heard = self._env.now >= self._deaf_until
+        holders = [agent for agent in free if agent.reach and heard and not agent.frozen]
 
         def is_kept(seq: int) -> bool:
             return any(_holds(agent, old, seq) for agent in holders)

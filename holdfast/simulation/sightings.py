@@ -6,7 +6,7 @@ is asked for: a delay has to be longer than the round trips by which clocks are 
 ranks have to be sound, for there is no other measure of what is slow.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.controller import State
 from holdfast.controller.phases import TRAINING, Phase
@@ -18,7 +18,7 @@ from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.runs import Group, NodeWorkers
-from holdfast.simulation.slowness import A_STEP
+from holdfast.simulation.slowness import A_STEP, Slow
 from holdfast.simulation.wires import MAX_DELAY_S
 
 MARGIN_S = 5.0
@@ -37,6 +37,14 @@ class Surroundings(Protocol):
         """Until when something was wrong with whoever is in it, or with its way to us."""
 
 
+class DueSighting(NamedTuple):
+    """One thing that is to be: of an attempt, by whom it is slowed."""
+
+    attempt: int
+    what: str
+    by: frozenset[Slow]
+
+
 class Sightings:
     """What of all that has been seen, and is to be."""
 
@@ -44,7 +52,7 @@ class Sightings:
         self, env: Environment, place: Surroundings, referees: Referees, truth: GroundTruth
     ) -> None:
         self._env, self._place, self._referees, self._truth = env, place, referees, truth
-        self._watched: set[tuple[int, str]] = set()  # attempts, and what of them
+        self._watched: set[DueSighting] = set()
 
     def changed(self, group: Group) -> None:
         """Its pace is another one, or its ranks know that they differ."""
@@ -108,23 +116,29 @@ class Sightings:
     # ── whether that was so ──
 
     def _watch(self, group: Group, what: str, within_s: float) -> None:
-        if (group.attempt, what) not in self._watched:
-            self._watched.add((group.attempt, what))
+        thing = DueSighting(
+            group.attempt, what, _slowed_by(group) if what == "slow" else frozenset()
+        )
+        if thing not in self._watched:
+            self._watched.add(thing)
             wait_s = within_s + 0.5
-            self._env.after(wait_s, self._require, group, what, within_s, self._env.now)
+            self._env.after(wait_s, self._require, group, thing, within_s, self._env.now)
 
-    def _require(self, group: Group, what: str, within_s: float, since: float) -> None:
-        self._watched.discard((group.attempt, what))
+    def _require(self, group: Group, thing: DueSighting, within_s: float, since: float) -> None:
+        self._watched.discard(thing)
         if group not in self._truth.training() or self._referees.over:
             return
+        what = thing.what
+        if what == "slow" and thing.by != _slowed_by(group):
+            return  # that is over; what is slow now is another thing, with a time of its own
         there = self._differs(group) if what == "differs" else self._can_be_seen(group)
         if not there:
             return
         if not self._is_seen(group, what):
             told = f"that attempt {group.attempt} {what}"
             self._referees.unseen(told, self._could_be_seen_s(group, since), within_s)
-        self._watched.add((group.attempt, what))
-        self._env.after(within_s / 4, self._require, group, what, within_s, since)
+        self._watched.add(thing)
+        self._env.after(within_s / 4, self._require, group, thing, within_s, since)
 
     def _is_seen(self, group: Group, what: str) -> bool:
         control = self._place.control
@@ -142,6 +156,11 @@ class Sightings:
         begun = group.first_at if group.first_at is not None else self._env.now
         last = max(since, control.awake_since, begun, self._place.disturbed_until(group))
         return max(0.0, self._env.now - last)
+
+
+def _slowed_by(group: Group) -> frozenset[Slow]:
+    found = (run.host.slow for run in group.runs.values())
+    return frozenset(slow for slow in found if slow is not None)
 
 
 def _slow_ranks(run: NodeWorkers) -> list[int]:

@@ -32,6 +32,7 @@ READY_S = 2.0  # from there until it can start workers, mean
 LEAVE_S = 10.0  # for agents to end by themselves when the job is over
 LATE_S = 180.0  # until there is a machine for a node, mean
 NOTICED_S = 0.3  # from the end of a process until the engine tells, mean
+EVICTED_S = 60.0  # the same in a cluster, of a machine that does not answer any more
 
 
 class World:
@@ -48,6 +49,7 @@ class World:
         self.lives = Lives(self.env, self, self.referees)
         self.sightings = Sightings(self.env, self, self.referees, self.truth)
         self._cut_off_until = -math.inf  # its controller could not reach agents
+        self._excused_until = -math.inf  # it may rightly take them for lost
         self._ended: dict[str, str] = {}  # nodes whose end the engine knows of, and how
         self._ports = 1000
 
@@ -112,7 +114,7 @@ class World:
 
     def _in_trouble(self, node: str) -> bool:
         agent = self.agents.get(node)
-        until = max(self._cut_off_until, agent.trouble_until if agent is not None else math.inf)
+        until = max(self._excused_until, agent.trouble_until if agent is not None else math.inf)
         return agent is None or not agent.alive or until + 30.0 > self.env.now
 
     # ── the engine ──
@@ -222,15 +224,22 @@ class World:
         self._watch(group, since)
 
     def gone(self, agent: SimulatedAgent, how: str) -> None:
-        """The agent's process has ended; the engine may tell."""
+        """The agent's process has ended; the engine may tell, and a cluster does in the end."""
         silent = self.env.chance(self.hardship.share("silent_deaths"))
         if how and not silent:
             self.env.after(self.env.about(NOTICED_S), self._notice, agent.node, how)
+        elif self.hardship.cluster:
+            self.env.after(EVICTED_S, self._notice_late, agent.node, how or "its machine is gone")
 
     def _notice(self, node: str, how: str) -> None:
         self._ended[node] = how
         if self.control is not None and self.control.api:
             self.control.died(node, how)
+
+    def _notice_late(self, node: str, how: str) -> None:
+        known = self.control is not None and node in self.control.state.nodes
+        if known or self.control is None:  # else it was given up for its silence long ago
+            self._notice(node, how)
 
     def new_store(self) -> Store:
         """A store on a port that nobody has used."""
@@ -257,6 +266,7 @@ class World:
     def cut_off(self, for_s: float) -> None:
         """For some time the controller cannot reach agents."""
         self._cut_off_until = max(self._cut_off_until, self.env.now + for_s + 10.0)
+        self._excused_until = self._cut_off_until
 
     def controller_sees(self, control: Control) -> None:
         """It reads from the engine what it has missed."""
@@ -270,6 +280,10 @@ class World:
     def handed_over(self, control: Control) -> None:
         """It has given the lease back, for one that reaches the nodes."""
         self.lives.handed_over(control)
+
+    def returned(self) -> None:
+        """No other has taken it: the same one begins again, and can know that it hears nobody."""
+        self._excused_until = -math.inf
 
     def stands(self) -> bool:
         """Whether workers wait for one that does not move."""

@@ -4,10 +4,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.actions import EndJob, Outcome
+from holdfast.actions import EndJob, Fence, Outcome
 from holdfast.controller.state import Node
-from holdfast.events import DeadlinePassed, JobSubmitted, NodeJoined, NodePreparing, NodeReady
-from tests.controller.test_controller import World, only
+from holdfast.events import (
+    AttemptStopped,
+    DeadlinePassed,
+    JobSubmitted,
+    NodeJoined,
+    NodePreparing,
+    NodeReady,
+)
+from tests.controller.test_controller import World, kinds, only, running
 
 
 def test_a_node_that_fetches_data_is_waited_for_as_long_as_it_comes_further() -> None:
@@ -48,3 +55,17 @@ def test_a_node_that_comes_is_not_looked_for_among_all_others() -> None:
         controller.handle(NodeJoined(node=name, name=name, address="10.0.0.1", workers=1), 1.0)
         controller.handle(NodeReady(node=name, store=world.store()), 1.0)
     assert len(controller.state.spares) == 99 and nodes.looks == 0
+
+
+def test_a_member_that_opens_no_store_for_rank_0_is_given_up_rather_than_the_job() -> None:
+    """Whatever keeps it from that, another node can take the rank."""
+    world = running(node_wait_s=30.0)
+    world.kill("b", 1)
+    world.tell(AttemptStopped(attempt=1, store=None))
+    assert kinds(world.verdict()) == []
+    actions = world.tell(DeadlinePassed(), after_s=30.0)
+    fence = only(actions, Fence)
+    assert fence.node == "a" and not fence.blamed
+    assert fence.reason == "timed out after 30 s: a opens a rendezvous store"
+    assert kinds(actions) == ["Fence", "AskNodes", "AssignRank", "StartAttempt"]
+    assert world.state.ranks == {0: "c", 1: "b"}

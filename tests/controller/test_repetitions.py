@@ -10,6 +10,7 @@ from holdfast.digests import StepsToRepeat
 from holdfast.events import (
     CheckpointCommitted,
     ControllerResumed,
+    DeadlinePassed,
     NodesChecked,
     RepetitionRequested,
 )
@@ -91,6 +92,23 @@ def test_where_groups_show_nobody_training_goes_on_and_it_is_not_done_again_soon
         world.train(step=step, restored=10)
         actions = hang(world)
     assert kinds(actions) == ["CheckNodes"]
+
+
+def test_what_groups_show_after_the_checks_of_machines_found_nothing_is_acted_upon() -> None:
+    """One verdict has waited for both; the job waited for ever when the first one took it."""
+    world = ready(checks="spares")
+    world.tell(NodesChecked(found={"c": ""}))
+    actions = hang(world)
+    while "CheckNodes" not in kinds(actions):
+        world.tell(DeadlinePassed(), after_s=60.0)
+        world.train(step=10, restored=10)
+        actions = hang(world)
+    order = only(actions, CheckNodes)
+    assert order.repeat is None
+    checked = NodesChecked(found=dict.fromkeys(order.nodes, ""), attempt=order.attempt)
+    assert only(world.tell(checked), CheckNodes).repeat is not None
+    assert only(answer(world, BAD), Fence).node == "b"
+    assert world.state.phase is Phase.WAITING and world.state.suspicion is None
 
 
 def test_where_most_members_would_be_bad_nobody_is() -> None:

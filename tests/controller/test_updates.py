@@ -250,6 +250,18 @@ def test_without_a_node_that_could_prepare_it_nodes_are_asked_again() -> None:
     assert world.tell(DeadlinePassed(), AGAIN_S) == [], "they are being asked"
 
 
+def test_a_look_at_an_update_that_is_refused_meanwhile_is_over_once_it_is_due() -> None:
+    """Else the same deadline passes again and again, and each time is a line of the journal."""
+    world = training()
+    ask(world)
+    prepared(world, ready_count=0)
+    world.tell(ControllerResumed(existing=("a", "b", "c"), term=2))
+    prepared(world, why="SyntaxError", node="a")
+    assert stages(world) == ["refused"]
+    assert world.tell(DeadlinePassed(), AGAIN_S) == []
+    assert world.controller.next_deadline() is None
+
+
 def test_a_new_controller_has_it_prepared_again() -> None:
     world = training()
     ask(world)

@@ -4,6 +4,7 @@ import msgspec
 
 from holdfast.actions import Diagnose, Dismiss, Fence, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
+from holdfast.controller.state import Node
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
@@ -305,6 +306,17 @@ def test_a_node_of_which_a_former_controller_knew_more_stops_and_offers_a_fresh_
     early, late = (WorkersStopped(node="c", attempt=n, store=store) for n in (8, 9))
     assert bridge.fact("c", early, 3.0) == []
     assert bridge.fact("c", late, 3.0) == [NodeReady(node="c", store=store)]
+
+
+def test_such_a_node_that_reconnects_is_told_the_order_that_its_answer_is_waited_for() -> None:
+    """An answer about an older attempt does not count, and it would be given up as late."""
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0, term=3)
+    bridge.hello(msgspec.structs.replace(hello("a"), ordered=1), 1.5)
+    bridge.hello(msgspec.structs.replace(hello("c"), ordered=1, ready=True), 2.0)
+    state = bridge._state
+    state.nodes["c"] = Node(node="c", name="c", address="h", workers=1)
+    bridge.carry_out(StopAttempt(attempt=2, grace_s=9.0, reason="update"), 3.0)
+    assert bridge.orders_for("c") == [Stop(attempt=2, grace_s=9.0, term=3)]
 
 
 def test_a_new_node_that_was_told_nothing_is_told_nothing() -> None:

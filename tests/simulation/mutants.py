@@ -124,6 +124,13 @@ MUTANTS: dict[str, Mutant] = {
         LIMIT,
         first=219,
     ),
+    "a controller that has begun where it hears of nobody gives all nodes up": Mutant(
+        SHELL_NODES,
+        "return (overdue or None) if len(members) > 1 else False",
+        "return False",
+        HEALTHY,
+        first=117,
+    ),
     "a bad step is forgotten with its attempt": Mutant(
         NUMERICS,
         "state.restore_below = min(step, state.restore_below or step)",
@@ -234,7 +241,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a reconnected node gets more time than it has": Mutant(
         BRIDGE,
-        "return [self._stops] if self._stops is not None else []",
+        "return [self._stops]",
         "return [Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)]",
         HEALTHY,
         first=11,

@@ -1,0 +1,59 @@
+"""A new controller that hears of no node, or late: who is to blame for that."""
+
+import pytest
+
+from holdfast.controller import Limits, State
+from holdfast.events import ControllerResumed, NodeLost
+from tests.shell.scene import RECONNECT_S, Scene
+
+
+def resumed(state: State, nearby: str = "", hands_over: bool = True) -> Scene:
+    """A new controller, of a journal that tells of these nodes."""
+    nodes = tuple(state.nodes)
+    scene = Scene(
+        Limits(node_count=3), state=state, existing=nodes, first=ControllerResumed(existing=nodes),
+        begin=False,
+    )  # fmt: skip
+    scene.engine.nearby = frozenset(nearby)
+    scene.shell.can_hand_over = lambda: hands_over
+    scene.shell.begin(ControllerResumed(existing=nodes), nodes)
+    scene.settle()
+    return scene
+
+
+def training() -> State:
+    scene = Scene(Limits(node_count=3))
+    scene.running("a", "b", "c")
+    return scene.state
+
+
+def test_a_controller_that_begins_where_it_hears_of_no_member_gives_none_up() -> None:
+    """It was started again in the same place, say: members train, for all that anybody knows."""
+    for nearby in ("", "a"):
+        scene = resumed(training(), nearby)
+        lively = [scene.connect(node) for node in nearby]
+        scene.wait(RECONNECT_S - 0.5, *lively)
+        assert not scene.shell.cut_off
+        scene.wait(1.0, *lively)
+        assert (scene.shell.cut_off, scene.state.lost) == (True, {})
+
+
+def test_once_one_is_heard_the_others_get_the_whole_time_to_connect() -> None:
+    scene = resumed(training())
+    scene.wait(RECONNECT_S - 0.5)
+    a = scene.connect("a")
+    scene.wait(RECONNECT_S - 1.0, a)
+    assert not scene.events(NodeLost) and not scene.shell.cut_off
+    scene.wait(1.5, a)
+    assert set(scene.state.lost) == {"b", "c"} and not scene.shell.cut_off
+
+
+@pytest.mark.parametrize("why", ["nobody could go on", "only one is elsewhere", "none trained"])
+def test_members_that_never_connect_are_lost_where_it_may_be_their_fault(why: str) -> None:
+    state = training() if why != "none trained" else Scene(Limits(node_count=3)).state
+    scene = resumed(state, "ab" if why == "only one is elsewhere" else "", why[:2] != "no")
+    if why == "none trained":
+        scene.shell.nodes.expect("c", RECONNECT_S)
+    near = [scene.connect(node) for node in sorted(scene.engine.nearby)]
+    scene.wait(RECONNECT_S + 1.0, *near)
+    assert "c" in scene.state.lost and not scene.shell.cut_off
