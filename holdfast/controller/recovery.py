@@ -105,7 +105,7 @@ def when_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     verdict = conditions.explained(state, verdict)
     incidents.apply_verdict(state, verdict)
     actions = _climb(state, verdict)
-    if state.repeating is None:  # else this verdict waits for what groups show
+    if state.repeating is None or state.repeating.id:  # else it waits for what groups show
         state.suspicion = None
     return actions
 

@@ -111,6 +111,24 @@ def test_what_groups_show_after_the_checks_of_machines_found_nothing_is_acted_up
     assert world.state.phase is Phase.WAITING and world.state.suspicion is None
 
 
+def test_a_wish_meanwhile_does_not_keep_the_verdict_that_waited_for_checks() -> None:
+    """Faults of machines would not be counted any more."""
+    world = ready(checks="spares")
+    world.tell(NodesChecked(found={"c": ""}))
+    actions = hang(world)
+    while "CheckNodes" not in kinds(actions):
+        world.tell(DeadlinePassed(), after_s=60.0)
+        world.train(step=10, restored=10)
+        actions = hang(world)
+    world.state.repeated_at = world.now  # groups have just shown nothing
+    order = only(actions, CheckNodes)
+    assert world.tell(asked()) == []
+    checked = NodesChecked(found=dict.fromkeys(order.nodes, ""), attempt=order.attempt)
+    world.tell(checked)
+    assert world.state.phase is Phase.WAITING or world.state.start is not None
+    assert world.state.suspicion is None and world.state.repeating == asked().wish
+
+
 def test_where_most_members_would_be_bad_nobody_is() -> None:
     world = ready()
     hang_often(world)
