@@ -208,13 +208,14 @@ class NodeLives:
         does not either, though others could before: to this controller or, where they are members,
         to a former one. None: that shows in a moment, because those that are not silent yet, or may
         yet connect, are overdue, too."""
-        if not self._met_far and any(k.wire and not near(n) for n, k in self._nodes.items()):
+        waits = not self._met_far and self._state.attempt and self._has_members(near)
+        if not self._met_far and any(not near(node) for node in self._nodes):
             self._met_far = True
-            self.bridge.forgive(now, now - self._began, 0.0)  # only now could the others come, too
+            if waits:  # only now could the others come, too
+                self.bridge.forgive(now, now - self._began, 0.0)
         overdue = bool(self.bridge.expected.late(now))
         if not self._met_far and self._state.attempt:
-            members = [node for node in self._state.ranks.values() if not near(node)]
-            return (overdue or None) if len(members) > 1 else False
+            return (overdue or None) if waits else False
         if not (self._met_far and (overdue or self.bridge.silent(now))):
             return False
         far = [(node, known) for node, known in self._nodes.items() if not near(node)]
@@ -226,6 +227,10 @@ class NodeLives:
         if quiet_s < self._timeout_s * AT_ONCE:
             return None if quiet_s >= self._timeout_s * LATE else False
         return True
+
+    def _has_members(self, near: Callable[[str], bool]) -> bool:
+        """Whether more than one trains on another machine, for all that is known."""
+        return sum(not near(node) for node in self._state.ranks.values()) > 1
 
     def _look_at(self, node: str, now: float) -> None:
         known = self._nodes.get(node)

@@ -21,6 +21,11 @@ def resumed(state: State, nearby: str = "", hands_over: bool = True) -> Scene:
     return scene
 
 
+def told(scene: Scene) -> list[NodeLost]:
+    """Who is lost."""
+    return [one for one in scene.events(NodeLost) if isinstance(one, NodeLost)]
+
+
 def training() -> State:
     scene = Scene(Limits(node_count=3))
     scene.running("a", "b", "c")
@@ -46,6 +51,25 @@ def test_once_one_is_heard_the_others_get_the_whole_time_to_connect() -> None:
     assert not scene.events(NodeLost) and not scene.shell.cut_off
     scene.wait(1.5, a)
     assert set(scene.state.lost) == {"b", "c"} and not scene.shell.cut_off
+
+
+def test_nodes_of_a_job_that_has_waited_for_long_get_no_longer_for_it() -> None:
+    """As in a queue, or all on the machine of the controller: the first to come from elsewhere is
+    no news of the others."""
+    for scene in (Scene(Limits(node_count=3)), resumed(training(), "abc")):
+        scene.shell.can_hand_over = lambda: True
+        near = [scene.connect(node) for node in sorted(scene.engine.nearby)]
+        scene.wait(100.0, *near)
+        scene.shell.nodes.expect("e", RECONNECT_S)
+        d = scene.connect("d")
+        scene.wait(RECONNECT_S + 1.0, d, *near)
+        assert [lost.node for lost in told(scene)] == ["e"]
+
+
+def test_one_that_comes_and_goes_at_once_has_shown_that_nodes_can_come() -> None:
+    scene = resumed(training())
+    scene.shell.closed("a", scene.connect("a"))
+    assert scene.shell.nodes.cut_off(scene.engine.near, scene.now) is False
 
 
 @pytest.mark.parametrize("why", ["nobody could go on", "only one is elsewhere", "none trained"])
