@@ -15,6 +15,8 @@ def try_start(state: State) -> list[AnyAction]:
     actions = nodes.fill_ranks(state)
     for action in actions:
         incidents.note(state, "AssignRank", action.reason)
+    if actions:
+        state.wait_deadline = None  # that was for nodes
     if len(state.ranks) < state.size:
         actions += _wait_for_nodes(state)
         return [*actions, *try_start(state)] if sizes.shrinks(state) else actions
@@ -95,6 +97,7 @@ def stop(
     state.move(phase, why)
     state.stopped = False
     state.leave_deadline = state.quiet_deadline = state.sizing.grow_deadline = None
+    state.wait_deadline = state.sizing.shrink_deadline = None
     state.sizing.stop_at = state.now
     incidents.note(state, "StopAttempt", why)
     parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones

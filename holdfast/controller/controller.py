@@ -228,7 +228,7 @@ def _node_preparing(state: State, event: NodePreparing) -> list[AnyAction]:
     if node is None or node.state is not NodeState.JOINING:
         return []
     state.preparing[event.node] = event.what
-    if state.phase is Phase.WAITING and event.moved:
+    if state.phase is Phase.WAITING and event.moved and len(state.ranks) < state.size:
         state.wait_deadline = None  # it begins anew
     return attempts.try_start(state)
 
@@ -508,9 +508,9 @@ def _deadline_passed(state: State) -> list[AnyAction]:
 
 def _waited_too_long(state: State, why: str) -> list[AnyAction]:
     """For a node; or for the store of one that has a rank: another can take that."""
+    state.wait_deadline = None
     if len(state.ranks) < state.size:
         return _without_more(state, why)
-    state.wait_deadline = None
     return _node_gone(state, state.ranks[0], why, 0.0)
 
 

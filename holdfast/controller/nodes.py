@@ -156,6 +156,8 @@ def remove(state: State, node_id: str, why: str) -> Node | None:
 def _vacate(state: State, node: Node) -> None:
     assert node.node_rank is not None, "a member has a rank"
     assert state.vacant is not None, "a rank was given out, so vacant ranks are counted"
+    if not state.vacant:
+        state.wait_deadline = None  # that was for a store
     del state.ranks[node.node_rank]
     insort(state.vacant, node.node_rank)
 

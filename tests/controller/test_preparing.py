@@ -5,14 +5,18 @@ from typing import Any
 import pytest
 
 from holdfast.actions import EndJob, Fence, Outcome
+from holdfast.controller import Phase
 from holdfast.controller.state import Node
 from holdfast.events import (
     AttemptStopped,
     DeadlinePassed,
     JobSubmitted,
     NodeJoined,
+    NodeLost,
+    NodeLostReason,
     NodePreparing,
     NodeReady,
+    OrdersLost,
 )
 from tests.controller.test_controller import World, kinds, only, running
 
@@ -69,3 +73,38 @@ def test_a_member_that_opens_no_store_for_rank_0_is_given_up_rather_than_the_job
     assert fence.reason == "timed out after 30 s: a opens a rendezvous store"
     assert kinds(actions) == ["Fence", "AskNodes", "AssignRank", "StartAttempt"]
     assert world.state.ranks == {0: "c", 1: "b"}
+
+
+def waits_for_a_store(**limits: float | str) -> World:
+    world = running(node_wait_s=30.0, **limits)
+    world.kill("b", 1)
+    world.tell(AttemptStopped(attempt=1, store=None))
+    assert kinds(world.verdict()) == []
+    return world
+
+
+def test_a_spare_that_fetches_data_does_not_prolong_the_wait_for_a_store() -> None:
+    world = waits_for_a_store(spare_count=2)
+    due = world.controller.next_deadline()
+    world.tell(NodeJoined(node="d", name="d", address="10.0.0.1", workers=1), 10.0)
+    world.tell(NodePreparing(node="d", what="data set tokens: 1 GB of 2 GB fetched", moved=True))
+    assert world.controller.next_deadline() == due
+
+
+def test_a_wait_for_a_store_and_one_for_a_node_have_a_whole_time_each() -> None:
+    world = waits_for_a_store(spare_count=0)
+    for spare in list(world.state.spares):
+        world.tell(NodeLost(node=spare, reason=NodeLostReason.PROCESS))
+    world.tell(NodeLost(node="b", reason=NodeLostReason.PROCESS), 20.0)
+    assert world.controller.next_deadline() == world.now + 30.0
+    world.state.nodes["a"].store = None
+    world.add("d")
+    assert world.state.ranks == {0: "a", 1: "d"}
+    assert world.controller.next_deadline() == world.now + 30.0
+
+
+def test_what_a_job_waited_for_before_lost_orders_are_stopped_is_not_due_meanwhile() -> None:
+    """That would end the job, though nodes are there."""
+    world = waits_for_a_store()
+    assert kinds(world.tell(OrdersLost(node="a", attempt=4))) == ["StopAttempt"]
+    assert world.state.phase is Phase.RECOVERING and world.controller.next_deadline() is None
