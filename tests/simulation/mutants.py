@@ -126,7 +126,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a controller that has begun where it hears of nobody gives all nodes up": Mutant(
         SHELL_NODES,
-        "return (overdue or None) if len(members) > 1 else False",
+        "return (overdue or None) if waits else False",
         "return False",
         HEALTHY,
         first=117,
