@@ -5,7 +5,7 @@ lost, given up or unready since, takes part with all of its nodes as one replica
 otherwise a fault of one replica would have stopped another.
 """
 
-from holdfast.actions import Dismiss, Entry, Fence
+from holdfast.actions import Dismiss, Entry, Fence, StartAttempt
 from holdfast.events import AttemptStopped, NodeLost
 from holdfast.messages import Start
 
@@ -18,16 +18,21 @@ class WholeReplicas:
         self._attempt = 0
         self._before: dict[int, str] = {}  # rank → node
         self._now: dict[int, str] = {}
-        self._away: set[str] = set()  # since then
+        self._away: set[str] = set()  # since that one was ordered
+        self._gone: set[str] = set()  # since the newest was: some begin it late
 
     def journaled(self, entry: Entry) -> None:
         """Whom this entry takes away."""
         event = entry.event
+        gone = {a.node for a in entry.actions if isinstance(a, Fence | Dismiss)}
         if isinstance(event, NodeLost):
-            self._away.add(event.node)
+            gone.add(event.node)
         elif isinstance(event, AttemptStopped):
-            self._away.update(event.unready)
-        self._away.update(a.node for a in entry.actions if isinstance(a, Fence | Dismiss))
+            gone.update(event.unready)
+        self._away |= gone
+        self._gone |= gone
+        if any(isinstance(action, StartAttempt) for action in entry.actions):
+            self._gone = set()
 
     def launched(self, node: str, order: Start) -> str:
         """A node begins to run workers."""
@@ -39,7 +44,7 @@ class WholeReplicas:
         if len(self._now) < order.node_count:
             return ""
         how = next(filter(None, map(self._judged, self._replicas())), "")
-        self._before, self._away = self._now, set()
+        self._before, self._away = self._now, set(self._gone)
         return how
 
     def _replicas(self) -> list[list[str]]:

@@ -56,6 +56,17 @@ def test_a_replica_that_is_whole_stays_together(
     assert foul in said if foul else not said
 
 
+def test_a_node_that_is_lost_before_the_last_has_begun_was_not_whole_since() -> None:
+    """One that is told late begins an attempt that is being stopped."""
+    referee = WholeReplicas(2)
+    order = msgspec.structs.replace(start(1, rank=0), node_count=4)
+    for rank, node in enumerate("abc"):
+        assert not referee.launched(node, msgspec.structs.replace(order, node_rank=rank))
+    told(referee, lost="b")
+    assert not referee.launched("d", msgspec.structs.replace(order, node_rank=3))
+    assert not begun(referee, 2, "cdax")
+
+
 def starts(world: World) -> list[StartAttempt]:
     """What the journal has of them."""
     lines = bytes(world.book.lines).splitlines()[1:]
