@@ -1,0 +1,19 @@
+"""What the processes of `pytest -n` are spared."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.forked_workers import _files
+
+
+def test_what_is_no_path_is_left_to_pytest(tmp_path: Path) -> None:
+    for name in ("one/test_a.py", "one/other.py", "test_b.py", "test_c.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    words = ["one", "test_b.py::test_it[a/b]", "test_no_such.py", "tests.tidy"]
+    config = SimpleNamespace(args=words, invocation_params=SimpleNamespace(dir=tmp_path))
+    found = _files(cast("pytest.Config", config))
+    assert [path.name for path in found] == ["test_a.py", "test_b.py"]
