@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import typer
 
 from tests.forked_workers import _files
 
@@ -17,3 +18,8 @@ def test_what_is_no_path_is_left_to_pytest(tmp_path: Path) -> None:
     config = SimpleNamespace(args=words, invocation_params=SimpleNamespace(dir=tmp_path))
     found = _files(cast("pytest.Config", config))
     assert [path.name for path in found] == ["test_a.py", "test_b.py"]
+
+
+def test_the_command_line_is_as_it_is_without_a_warm_server() -> None:
+    """Whatever process runs the tests: what is counted of a command has its parser in it."""
+    assert not hasattr(typer.main.get_command, "__wrapped__")

@@ -99,7 +99,7 @@ def test_a_controller_that_does_not_answer_keeps_no_page_waiting() -> None:
         cluster.may.set()  # meanwhile the cluster is asked for other things
 
         def come() -> bool:
-            runner.run(asyncio.sleep(0.01))
+            runner.run(asyncio.sleep(0))
             return source.course() == KeptCourse([4.0, 2.0], [2.0])
 
         assert until(come)
