@@ -58,10 +58,10 @@ def _rewrite(config: pytest.Config) -> None:
 
 
 def _files(config: pytest.Config) -> Iterator[Path]:
-    """The tests that are asked for."""
+    """The tests that are asked for; what is no path is left to pytest."""
     for word in config.args:
         path = config.invocation_params.dir / word.partition("::")[0]
-        yield from path.rglob("test_*.py") if path.is_dir() else [path]
+        yield from path.rglob("test_*.py") if path.is_dir() else [path] if path.is_file() else []
 
 
 def _rewriting(config: pytest.Config, files: Iterable[Path]) -> int:

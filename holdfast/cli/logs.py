@@ -84,7 +84,7 @@ def logs(
         return
     folder = job_folder(name)
     asked = asked._replace(traces=_traces(folder) if as_json else {})
-    if not _print((_followed if follow else _written)(folder, asked), asked):
+    if not _print((_followed if follow else _written)(folder, asked), asked, follow):
         talk(_nothing(folder.name, asked))
 
 
@@ -120,7 +120,7 @@ def _remote(reach: Reach, name: str | None, follow: bool, asked: Asked) -> None:
     ):
         some = ([] if line is None else [line] for line in show)
         batches = some if follow else iter([chain.from_iterable(some)])
-        if not _print(batches, asked):
+        if not _print(batches, asked, follow):
             talk(_nothing(name or "the newest job", asked))
 
 
@@ -146,11 +146,12 @@ def _followed(folder: Path, asked: Asked) -> Iterator[Iterable[Line]]:
         yield tail.drain()
 
 
-def _print(batches: Iterator[Iterable[Line]], asked: Asked) -> int:
-    """How many lines; those that are to be told once are gathered for a while."""
+def _print(batches: Iterator[Iterable[Line]], asked: Asked, follow: bool) -> int:
+    """How many lines; those that are to be told once are gathered for a while where they come one
+    by one, and never held where all of them are there already."""
     printed, levels, attempt = 0, Levels(), asked.attempt
     chosen = (asked.wanted.chosen(levels, lines) for lines in batches)
-    for lines in _gathered(chosen) if asked.once else chosen:
+    for lines in _gathered(chosen) if asked.once and follow else chosen:
         for one in unique(lines) if asked.once else lines:
             line = one.line if isinstance(one, Same) else one
             if line.attempt != attempt and (attempt or asked.looks) and not asked.as_json:

@@ -21,6 +21,8 @@ from holdfast.cli.trend import CURVE_POINTS, KeptCourse
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
+    import asyncio
+
     from holdfast.drivers.kubernetes.remote import Look
     from holdfast.drivers.kubernetes.sharded import Cache
     from holdfast.status import Goodput, Incident, JobStatus
@@ -148,6 +150,7 @@ class RemoteSource:
         self._troubles: list[Error] = []
         self._cache: Cache = {}
         self._course, self._course_at = KeptCourse(), float("-inf")  # and when it was asked for
+        self._asking: asyncio.Task[bytes | None] | None = None
 
     def status(self) -> "JobStatus":
         """What the record says; while the API server is away, what it said last."""
@@ -175,17 +178,31 @@ class RemoteSource:
         return Goodput(job=self.name, wall_s=0.0, ettr=0.0, ettr_1h=0.0, buckets={}, observed=True)
 
     def course(self) -> KeptCourse:
-        """From its controller, now and then; what that said last while it does not answer."""
+        """From its controller, now and then; what that said last while it does not answer. It is
+        not waited for: the question goes on while the cluster is asked for the status."""
         import msgspec
+
+        if self._asking is not None and self._asking.done():
+            if (told := self._asking.result()) is not None:
+                self._course = KeptCourse.of(msgspec.json.decode(told)["mean"])
+            self._asking = None
+        if self._asking is None and time.monotonic() - self._course_at >= COURSE_S:
+            self._course_at = time.monotonic()
+            self._asking = self._session.do(self._ask())
+        return self._course
+
+    async def _ask(self) -> "asyncio.Task[bytes | None]":
+        import asyncio
 
         from holdfast.dashboard.controller_figures import figures
 
-        if time.monotonic() - self._course_at >= COURSE_S:
-            self._course_at, path = time.monotonic(), f"curve/0/end/{CURVE_POINTS}"
+        async def told() -> bytes | None:
+            path = f"curve/0/end/{CURVE_POINTS}"
             with contextlib.suppress(ConnectionError):
-                told = self._session.do(figures(self._session.cluster, self.name, path))
-                self._course = KeptCourse.of(msgspec.json.decode(told)["mean"])
-        return self._course
+                return await figures(self._session.cluster, self.name, path)
+            return None
+
+        return asyncio.ensure_future(told())
 
     def troubles(self) -> list[Error]:
         """What somebody has to do something about."""

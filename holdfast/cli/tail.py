@@ -131,6 +131,10 @@ class Tail:
     def tick(self) -> list[Line]:
         """New lines; bounded work, so that endless output starves nobody."""
         self._find(at_end=False)
+        return self._more()
+
+    def _more(self) -> list[Line]:
+        """Of the logs that are known."""
         budget = TICK_BYTES
         lines, self._unread = self._unread, []
         for log in self._in_turn():
@@ -148,7 +152,7 @@ class Tail:
         end = self._read_bytes + sum(log.behind() for log in self._open.values())
         while self._read_bytes < end:
             before = self._read_bytes
-            yield from self.tick()
+            yield from self._more()
             if self._read_bytes == before:
                 break
         yield from self._unread
@@ -169,7 +173,7 @@ class Tail:
         return list(self._open.values())
 
     def _find(self, *, at_end: bool) -> None:
-        found = {(a, r): path for a, r, path in logs_below(self._folder) if self._wanted(a, r)}
+        found = {(a, r): path for a, r, path in self._below() if self._wanted(a, r)}
         newest = max((a for a, _ in found), default=0)
         for key, path in sorted(found.items()):
             if key not in self._open and key not in self._closed:
@@ -192,6 +196,9 @@ class Tail:
             self._open.pop(key).close()
             self._closed.add(key)
 
+    def _below(self) -> Iterator[tuple[int, int, Path]]:
+        return logs_below(self._folder, "*" if self._attempt is None else str(self._attempt))
+
     def _wanted(self, attempt: int, rank: int) -> bool:
         return self._attempt in (None, attempt) and self._rank in (None, rank)
 
@@ -207,9 +214,9 @@ def _first_part(path: Path, since: float | None) -> tuple[Path, int]:
     return path, 0 if since is None else begins(path, since) or 0
 
 
-def logs_below(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Attempt, rank and path of every log."""
-    for path in folder.glob("attempt-*/rank-*.log"):
+def logs_below(folder: Path, attempt: str = "*") -> Iterator[tuple[int, int, Path]]:
+    """Attempt, rank and path of every log, or of those of one attempt."""
+    for path in folder.glob(f"attempt-{attempt}/rank-*.log"):
         match = _LOG.search(path.as_posix())
         if match:
             yield int(match[1]), int(match[2]), path

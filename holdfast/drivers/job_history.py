@@ -84,7 +84,8 @@ class JobHistory:
         if (first := workers.get(0)) is not None:
             if self._draws:
                 self._draw(first, now)
-            if first.progress.step is None and first.printed_step is not None:
+            reports = first.progress.step is not None or self._state.max_step is not None
+            if not reports and first.printed_step is not None:
                 self._draw_told(first, first.printed_step, now)
         every_s = max(EVERY_S, self._state.world_size / RANKS_A_SECOND)
         if workers and now - self._of[1] >= every_s:
@@ -123,7 +124,9 @@ class JobHistory:
         self._put(StepPoint(step, now - first.progress.step_ago_s, attempt, values))
 
     def _draw_told(self, first: WorkerReport, step: int, now: float) -> None:
-        """Likewise of a script that only prints them, and again if the loss comes later."""
+        """Likewise of a script that only prints them, and again if the loss comes later. One that
+        has ever reported a step does so again: what it prints meanwhile may count other things, and
+        the curve is written by its agent."""
         attempt, before, loss = self._state.attempt, self._told, first.printed_loss
         if loss is not None and math.isnan(loss):
             loss = None

@@ -1,18 +1,26 @@
 """The live view: progress, courses of numbers, and jobs side by side."""
 
+import asyncio
+import json
 import random
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from holdfast.cli import trend
+from holdfast.cli.cluster import Reach, Session
 from holdfast.cli.live import NODES_SHOWN, LiveView
-from holdfast.cli.source import LocalSource
+from holdfast.cli.source import LocalSource, RemoteSource
 from holdfast.cli.top import Shown, page
-from holdfast.cli.trend import BARS, POINTS, KeptCourse, Trend, bars, filled
+from holdfast.cli.trend import BARS, CURVE_POINTS, POINTS, KeptCourse, Trend, bars, filled
 from holdfast.history import CURVE, CurveFile, StepPoint
 from holdfast.status import JobStatus, NodeCondition, NodeStatus
+from tests.patience import until
+
+if TYPE_CHECKING:
+    from holdfast.drivers.kubernetes.api import Api
 
 
 def status(**given: object) -> JobStatus:
@@ -62,6 +70,39 @@ def test_the_course_begins_with_the_job_where_its_curve_is_kept(tmp_path: Path) 
     assert loss.endswith(" 1") and speed.endswith("▅ 4 steps/s")
     text = LiveView("").page(status(loss=0.5), [], kept)
     assert f"{bars_of_loss} 0.5" in text, "the number is the newest that is known"
+
+
+class _SlowCluster:
+    """Answers the question for the curve once it may."""
+
+    namespace = "ns"
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.asked = 0
+
+    async def read(self, path: str, limit: int) -> bytes:
+        assert path.endswith(f"/gpt-controller:metrics/proxy/curve/0/end/{CURVE_POINTS}"), limit
+        self.asked += 1
+        await self.may.wait()
+        mean = {"loss": [4.0, 2.0], "step_s": [None, 0.5]}
+        columns = {"step": [1, 2], "at": [1.0, 2.0], "attempt": [1, 1], "low": {}, "high": {}}
+        return json.dumps({"first": 1, "last": 2, "width": 1, "mean": mean, **columns}).encode()
+
+
+def test_a_controller_that_does_not_answer_keeps_no_page_waiting() -> None:
+    cluster = _SlowCluster()
+    with asyncio.Runner() as runner:
+        source = RemoteSource(Session(runner, cast("Api", cluster), Reach(None, None)), "gpt")
+        assert source.course() == source.course() == KeptCourse()
+        assert cluster.asked <= 1, "the first question has not been waited for and given up"
+        cluster.may.set()  # meanwhile the cluster is asked for other things
+
+        def come() -> bool:
+            runner.run(asyncio.sleep(0))
+            return source.course() == KeptCourse([4.0, 2.0], [2.0])
+
+        assert until(come)
 
 
 def test_a_job_without_a_curve_has_no_course(tmp_path: Path) -> None:

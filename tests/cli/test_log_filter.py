@@ -1,7 +1,9 @@
 """Choosing lines among those of many ranks."""
 
 import json
+import os
 import random
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,6 +148,39 @@ def test_what_is_looked_for_is_found_in_all_attempts_in_order(
     assert shown("--grep", "disk", "--attempt", "10") == []
     objects = [json.loads(line) for line in shown("--grep", "disk", "--json")]
     assert [one["attempt"] for one in objects] == [1, 2]
+
+
+def test_the_work_of_looking_grows_with_the_logs_and_no_faster(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts(dict.fromkeys(range(1, 41), "fine\n"))
+    looks: list[Path] = []
+
+    def looked(path: Path) -> str:
+        looks.append(path)
+        return os.fspath(path)
+
+    monkeypatch.setattr(Path, "as_posix", looked)
+    with pytest.raises(SystemExit):
+        app(["logs", "gpt", "--grep", "fine"])
+    assert capsys.readouterr().out.count("fine") == 40
+    assert 40 <= len(looks) < 4 * 40, "each log is looked for a few times, however many there are"
+
+
+def test_lines_that_are_told_once_are_not_held(
+    attempts: Attempts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = 30_000
+    attempts({1: "the same again\n" * lines})
+    tracemalloc.start()
+    try:
+        with pytest.raises(SystemExit):
+            app(["logs", "gpt", "--unique"])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert f"(x {lines})" in capsys.readouterr().out
+    assert most < 100 * lines, "a line that is held takes more"
 
 
 def test_it_is_said_which_attempt_a_line_is_from(

@@ -100,6 +100,20 @@ def test_steps_that_the_output_tells_are_a_curve_wherever_the_job_runs(tmp_path:
     assert found.mean["loss"] == [3.0, 1.5] and found.mean["step_s"] == [None, None]
 
 
+def test_what_a_script_prints_that_reports_its_steps_is_not_in_its_curve(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, curve=False)
+    printed = WorkerReport(
+        rank=0, pid=1, milestones={}, progress=Progress(), printed_step=3, printed_loss=2.0
+    )  # its third epoch, after a restart
+    scene.state.max_step = 5000
+    scene.progress.observe(Report(node="n", attempt=1, workers=(printed,)), 1000.0)
+    scene.history.look(1000.0)
+    assert not (tmp_path / CURVE).exists(), "the agent writes it"
+    scene.state.max_step = None
+    scene.history.look(1000.5)
+    assert read_curve(tmp_path / CURVE).step == [3]
+
+
 def test_a_disk_that_takes_nothing_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
