@@ -108,10 +108,12 @@ class Site:
             assert time.monotonic() < end, (self.ask(CURVE), self.it.do(lambda it: it.story()))
             time.sleep(0.2)
 
-    def jobs(self) -> list[tuple[str, str]] | None:
-        """Name and controller of each."""
+    def jobs(self) -> list[tuple[str, str | None]] | None:
+        """Name and controller of each; None while that has not answered."""
         status, told = self.ask("/api/fleet")
-        return [(one["job"], one["controller"]) for one in told["jobs"]] if status == 200 else None
+        return (
+            [(one["job"], one.get("controller")) for one in told["jobs"]] if status == 200 else None
+        )
 
     def curve(self) -> list[int]:
         """Steps of the curve that the page has of the controller."""
@@ -177,7 +179,7 @@ def test_the_page_of_a_cluster_shows_figures_of_controllers_that_come_and_go(sit
     assert site.ask("/api/fleet", method="POST")[0] == 405
     site.submit()
     site.until(lambda: len(site.curve()) > 2)
-    assert site.jobs() == [("gpt", "alive")]
+    site.until(lambda: site.jobs() == [("gpt", "alive")])
     first = site.controller()
     asyncio.run(_from_outside(site.it))
     _another_controller(site, first)

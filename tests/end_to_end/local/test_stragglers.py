@@ -18,9 +18,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 slow = os.environ["RANK"] == "1"
 again = os.environ["HOLDFAST_ATTEMPT"] != "1"
 step = 0
-while step < (20 if again else 2000):
+while step < (20 if again else 20_000):
     step += 1
-    time.sleep(0.08 if slow and not again else 0.04)
+    time.sleep(0.12 if slow and not again else 0.04)
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()

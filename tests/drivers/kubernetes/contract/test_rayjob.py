@@ -7,22 +7,19 @@ from pathlib import Path
 import pytest
 
 from holdfast.drivers.kubernetes.cluster import JOBS
-from tests.drivers.kubernetes.contract.site import Site, running
+from tests.drivers.kubernetes.contract.site import LONG, Site, running
 from tests.more import long
 
 SHORT = 20  # steps
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
-def played(
-    folder: Path, story: Callable[[Site], Awaitable[None]], steps: int | None = None
-) -> None:
+def played(folder: Path, story: Callable[[Site], Awaitable[None]], steps: int = LONG) -> None:
     """Submit a job of two nodes without steps, and let the story happen to it."""
 
     async def play() -> None:
-        length = {} if steps is None else {"steps": steps}
         nodes = {"count": 2}
-        async with running("rayjob", folder, light=True, nodes=nodes, **length) as site:
+        async with running("rayjob", folder, light=True, nodes=nodes, steps=steps) as site:
             await story(site)
 
     asyncio.run(play())
