@@ -119,7 +119,8 @@ class TrackerFollowing:
 
     def _say(self, what: str) -> None:
         if what != self._told:
-            print(f"tracking: {self.name}: {what}", file=sys.stderr, flush=True)
+            # In one write: each tracker has a thread of its own.
+            print(f"tracking: {self.name}: {what}\n", end="", file=sys.stderr, flush=True)
         self._told = what
 
 
