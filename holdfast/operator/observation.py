@@ -26,6 +26,7 @@ from holdfast.status import JobStatus
 
 DONE = {"Complete": "succeeded", "Completed": "succeeded", "Succeeded": "succeeded"}
 DONE |= {"Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
+DONE |= {"ValidationFailed": "failed", "Stopped": "stopped"}  # of a RayJob
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,14 @@ async def _pods_outcome(cluster: Cluster, wanted: Wanted) -> str | None:
 
 
 def engine_outcome(body: Body) -> str | None:
-    """How an engine's object says that it ended: by a condition, or Volcano's state."""
+    """How an engine's object says that it ended: by a condition; Volcano and KubeRay by a state."""
     status = body.get("status") or {}
     told = [c["type"] for c in status.get("conditions") or [] if c.get("status") == "True"]
     state = status.get("state")
     if isinstance(state, dict):
         told.append(str(state.get("phase")))
+    deployed, stopped = status.get("jobDeploymentStatus"), status.get("jobStatus") == "STOPPED"
+    told.append("Stopped" if deployed == "Complete" and stopped else str(deployed))
     return next((DONE[word] for word in told if word in DONE), None)
 
 
