@@ -125,6 +125,9 @@ NOTES: dict[str, str] = {
     "RayJob.spec.submitterConfig": (
         "A head that is lost costs a try, and the next head is given the entrypoint again."
     ),
+    "RayJob.spec.submitterPodTemplate.spec.restartPolicy=OnFailure": (
+        "The kubelet forgets restarts; a Job waits twice as long after each failed pod."
+    ),
     "RayJob.spec.rayClusterSpec.headGroupSpec.rayStartParams": "No tasks and actors on the head.",
     "RayJob.spec.rayClusterSpec.workerGroupSpecs.template.metadata.annotations": (
         "The agent is the command; it starts Ray beside itself as KubeRay would."

@@ -101,6 +101,15 @@ def _head(request: Request) -> Body:
 
 
 def _submitter(request: Request) -> Body:
-    """Without a command, KubeRay puts in `ray job submit`."""
-    part = Part(role="submitter", container=SUBMITTER, small=True, cpu="500m", memory="1Gi")
+    """Without a command, KubeRay puts in `ray job submit`, which fails with the head. The kubelet
+    forgets such failures; a Job would wait twice as long after each, in the end for longer than
+    KubeRay waits for the entrypoint."""
+    part = Part(
+        role="submitter",
+        container=SUBMITTER,
+        restart="OnFailure" if request.managed else "Never",
+        small=True,
+        cpu="500m",
+        memory="1Gi",
+    )
     return pod.template(request, part)

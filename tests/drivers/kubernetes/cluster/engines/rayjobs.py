@@ -109,7 +109,7 @@ class KubeRay:
         for key in ("env", "envFrom", "volumeMounts", "workingDir"):
             container |= {key: main[key]} if key in main else {}
         container["command"] = ["sh", "-c", f"exec {job['spec']['entrypoint']}"]
-        template["spec"]["volumes"] = head.get("volumes", [])
+        template["spec"] |= {"volumes": head.get("volumes", []), "restartPolicy": "Never"}
         spec = {"backoffLimit": 0, "template": template}
         mark_job(make(self.store, JOBS, job, RAY_JOBS, job["metadata"]["name"], spec=spec))
 
