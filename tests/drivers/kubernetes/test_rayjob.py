@@ -91,6 +91,7 @@ def test_workers_run_agents_beside_ray_and_the_entrypoint_waits_for_the_end() ->
     assert worker["spec"]["restartPolicy"] == "OnFailure"
     assert {"readinessProbe", "livenessProbe"} <= main(worker).keys(), "not those of the raylet"
     assert all("command" not in main(template) for template in (head, submitter))
+    assert submitter["spec"]["restartPolicy"] == "OnFailure", "the next head comes, however often"
 
 
 def test_the_head_can_ask_the_controller_how_the_job_has_ended() -> None:
@@ -153,6 +154,7 @@ def test_a_gang_is_the_workers_without_the_head() -> None:
         ("managed", {"lifetime": {"keep_s": 60}}, "lifetime.keep_s", "RayCluster only"),
         ("plain", {"workers_per_node": 8}, "workers_per_node", "tells Ray"),
         ("plain", {"env": {"RAY_ADDRESS": "a:1"}}, "env.RAY_ADDRESS", ""),
+        ("plain", {"env": {"RAY_CLUSTER_NAMESPACE": "a"}}, "env.RAY_CLUSTER_NAMESPACE", ""),
         ("managed", {"scheduling": {"gang": "native"}}, "scheduling.gang", "volcano"),
         ("managed", {"name": "r" * 48}, "name", "DNS label"),
     ],

@@ -29,7 +29,10 @@ OPERATORS: dict[str, frozenset[str]] = {
     "paddlejob": frozenset(("POD_IP_DUMMY", "PADDLE_MASTER", "PADDLE_NNODES", "PADDLE_TRAINER_ID")),
     "mpijob": frozenset(("K_MPI_JOB_ROLE", "OMPI_MCA_orte_default_hostfile")),
     "rayjob": frozenset(
-        ("KUBERAY_GEN_RAY_START_CMD", "FQ_RAY_IP", "RAY_IP", "RAY_ADDRESS", "RAY_CLUSTER_NAME")
+        (
+            *("KUBERAY_GEN_RAY_START_CMD", "FQ_RAY_IP", "RAY_IP", "RAY_ADDRESS"),
+            *("RAY_CLUSTER_NAME", "RAY_CLUSTER_NAMESPACE"),
+        )
     ),
     "volcano": frozenset(("VK_TASK_INDEX", "VC_TASK_INDEX")),
 }
