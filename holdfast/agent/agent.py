@@ -141,8 +141,9 @@ class Agent:
         self._profiles = ProfileTaking(self._parts, self._attempts, me.name, me.folder)
 
     def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
-        written = [str(self._me.folder), *(place.where for place in self._places)]
-        found = find(root_of(environ, self._me.name), written)
+        own = [place.where for place in self._places if place.own]
+        shared = [place.where for place in self._places if not place.own]
+        found = find(root_of(environ, self._me.name), [str(self._me.folder), *own], shared)
         return HealthWatch(self._me.node, found.present, self._controller.fact)
 
     def _make_processes(
@@ -256,7 +257,7 @@ class Agent:
         )
 
     async def _check_machine(self) -> None:
-        why = await unfit(self._me.node, self._places)
+        why = await unfit(self._me.node, self._places, self._controller.fact)
         if not why:
             self._parts.offer.release()
             return
@@ -392,7 +393,7 @@ class Agent:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
 
     async def _check_again(self, order: CheckMachine) -> None:
-        why = await unfit(self._me.node, self._places)
+        why = await unfit(self._me.node, self._places, self._controller.fact)
         self._controller.answer(MachineChecked(number=order.number, why=why))
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:

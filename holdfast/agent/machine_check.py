@@ -1,35 +1,57 @@
 """Whether this node's machine may train: the quick checks, before the controller may count on it.
 
 They run in processes of their own (`python -m holdfast.checks`), beside the forkserver that loads.
+Only what belongs to the machine is checked, or counts: another one would fail for storage that
+nodes share, for owner and mode of a folder and for settings of the container just the same.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from holdfast.agent.program_output import output_of
 from holdfast.agent.storage.protocol import DurablePlace
 from holdfast.checks.compare import CheckReport
-from holdfast.checks.plan import nearest_folder
+from holdfast.checks.outcome import CheckResult
+from holdfast.checks.plan import DISK, nearest_folder
+from holdfast.events import HealthChanged, Severity
 
 LONGEST_S = 300.0  # all of them together; each has its own deadline
+CONDITION = "environment"
 
 
-async def unfit(node: str, places: Iterable[DurablePlace]) -> str:
-    """Why this machine may not train; empty if it may."""
-    folders = [nearest_folder(place.where) for place in places if "://" not in place.where]
+async def unfit(
+    node: str, places: Iterable[DurablePlace], tell: Callable[[HealthChanged], None]
+) -> str:
+    """Why this machine may not train; empty if it may. What is wrong on every machine alike is
+    told as a warning."""
+    folders = [nearest_folder(place.where) for place in places if place.own]
     command = [sys.executable, "-m", "holdfast.checks", *dict.fromkeys(folders)]
     try:
-        return _failures(await output_of(command, node, LONGEST_S))
+        said = await output_of(command, node, LONGEST_S)
     except TimeoutError:
         return f"its checks timed out after {LONGEST_S:g} s"
+    return _judged(said, node, tell)
 
 
-def _failures(said: bytes) -> str:
+def _judged(said: bytes, node: str, tell: Callable[[HealthChanged], None]) -> str:
     try:
         report = msgspec.json.decode(said, type=CheckReport)
     except msgspec.MsgspecError:
         return "its checks ended without a result (see agent.log of the node)"
-    bad = [one for one in report.checks if one.state == "failed"]
-    return "; ".join(f"{one.name}: {one.found}" for one in bad)
+    for one in report.checks:
+        if one.environment and not one.name.startswith(DISK):  # the watch over folders tells that
+            tell(_warning(node, one))
+    return "; ".join(f"{one.name}: {one.found}" for one in report.checks if one.blames_machine)
+
+
+def _warning(node: str, result: CheckResult) -> HealthChanged:
+    return HealthChanged(
+        node=node,
+        condition=CONDITION,
+        severity=Severity.WARN,
+        device=result.name,
+        detail=f"{result.name}: {result.found}",
+        advice=result.help,
+    )

@@ -255,12 +255,16 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def _by_whom(why: str) -> str:
+    return f"{why} for user {os.geteuid()}, group {os.getegid()}"
+
+
 def _error(where: str, name: str, error: OSError) -> Error:
     why = error.strerror or str(error)
     if error.errno in _FULL:
         return stores.full(where, name, why)
     if error.errno in _DENIED:
-        return stores.denied(where, name, why)
+        return stores.denied(where, name, why if error.errno == errno.EROFS else _by_whom(why))
     if error.errno in _MISSING:
         return stores.missing(where, name, why)
     if error.errno in _UNUSABLE:

@@ -78,7 +78,8 @@ def denied(where: str, name: str, why: str) -> Error:
         "storage-denied",
         f"{where}: access to {name} is denied",
         why=why,
-        help="make sure that the account or user of the job may list, read, write and delete there",
+        help="make sure that the account or user of the job may list, read, write and delete there"
+        " (of a volume: owner and mode of its root folder; fsGroup where its driver supports it)",
     )
 
 

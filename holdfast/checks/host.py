@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.checks.outcome import CheckFinding, tell
-from holdfast.checks.plan import MIB, CheckOrder
+from holdfast.checks.plan import DISK, MIB, CheckOrder
 
 PATTERNS = (0x00, 0xFF, 0x55, 0xAA)
 BLOCK = MIB
@@ -39,7 +39,7 @@ def main() -> None:
         "memory": lambda: memory(told.bytes),
         "disk": lambda: disk(told.file, told.bytes),
     }
-    name = f"disk {os.path.dirname(told.file)}" if told.file else told.check
+    name = f"{DISK}{os.path.dirname(told.file)}" if told.file else told.check
     tell(name, checks[told.check])
 
 
@@ -70,8 +70,10 @@ def shared_memory(path: str = "/dev/shm") -> CheckFinding:
         return CheckFinding("failed", f"{path}: {error.strerror}", help=remedy)
     size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
     words = f"{path} has {size / MIB:,.0f} MiB, {free / MIB:,.0f} MiB free"
-    good = size > SHM_LEAST_BYTES and free > SHM_LEAST_BYTES
-    return CheckFinding("ok", words) if good else CheckFinding("failed", words, help=remedy)
+    if size > SHM_LEAST_BYTES and free > SHM_LEAST_BYTES:
+        return CheckFinding("ok", words)
+    small = size <= SHM_LEAST_BYTES  # as the container is set, wherever it runs
+    return CheckFinding("failed", words, help=remedy, environment=small)
 
 
 def memory(size: int) -> CheckFinding:
@@ -111,6 +113,9 @@ def disk(file: str, size: int) -> CheckFinding:
     data = random.Random(file).randbytes(BLOCK)
     try:
         fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except PermissionError as error:
+        words = f"{error.strerror} for user {os.geteuid()}, group {os.getegid()}"
+        return CheckFinding("failed", words, help=remedy, environment=True)
     except OSError as error:
         return CheckFinding("failed", f"{error.strerror}", help=remedy)
     try:

@@ -23,6 +23,12 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     digest: str = ""
     help: str = ""
+    environment: bool = False  # failed for rights or settings, which are the same on any machine
+
+    @property
+    def blames_machine(self) -> bool:
+        """It has failed, and another machine might not."""
+        return self.state == "failed" and not self.environment
 
 
 class CheckFinding(NamedTuple):
@@ -32,6 +38,7 @@ class CheckFinding(NamedTuple):
     found: str
     digest: str = ""
     help: str = ""
+    environment: bool = False
 
 
 def tell(name: str, check: Callable[[], CheckFinding]) -> None:

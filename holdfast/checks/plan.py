@@ -11,6 +11,7 @@ HOST = "holdfast.checks.host"
 DEVICES = "holdfast.checks.devices"
 RANKS = "holdfast.checks.ranks"
 TOOLS = "holdfast.checks.tools"
+DISK = "disk "  # names of checks of a disk begin with it
 FILE_PREFIX = ".holdfast-check-"
 MIB = 1 << 20
 
@@ -71,7 +72,7 @@ def nearest_folder(place: str) -> str:
     """The folder, or the nearest above it that exists: it is on the same disk, unless a mount is
     missing."""
     folder = Path(place).absolute()
-    return str(next(path for path in (folder, *folder.parents) if path.is_dir()))
+    return str(next(path for path in (folder, *folder.parents) if os.path.isdir(path)))
 
 
 def _host(check: str, size: int = 0) -> CheckGroup:
@@ -82,7 +83,7 @@ def _host(check: str, size: int = 0) -> CheckGroup:
 def _disk(place: str, size: int) -> CheckGroup:
     file = os.path.join(place, f"{FILE_PREFIX}{secrets.token_hex(4)}")
     order = CheckOrder(check="disk", bytes=size, file=file, deadline_s=60.0)
-    return CheckGroup(names=(f"disk {place}",), module=HOST, order=order)
+    return CheckGroup(names=(f"{DISK}{place}",), module=HOST, order=order)
 
 
 def _tool(name: str, deadline_s: float) -> CheckGroup:

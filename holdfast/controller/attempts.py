@@ -147,7 +147,7 @@ def end(state: State, outcome: Outcome, why: str) -> list[AnyAction]:
     state.outcome, state.ended_at = outcome, state.now
     state.start_deadline = state.wait_deadline = state.sizing.shrink_deadline = None
     state.sizing.grow_deadline = None
-    state.leave_deadline = state.quiet_deadline = None
+    state.leave_deadline = state.quiet_deadline = state.recheck_at = None
     if outcome is Outcome.SUCCEEDED:
         incidents.close(state)
     incidents.note(state, "EndJob", why)

@@ -9,6 +9,7 @@ from holdfast.controller.state import State, TierRecord, Trial
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Diagnosed
 
 COMMITTED_MAX = 512  # steps remembered
+FAILURES_TOLD = 4  # in a row, where a tier has been saved to before
 
 
 def committed(state: State, event: CheckpointCommitted) -> None:
@@ -21,7 +22,10 @@ def committed(state: State, event: CheckpointCommitted) -> None:
     tier.attempt, tier.step, tier.at = event.attempt, event.step, state.now
     tier.seconds, tier.bytes, tier.name = event.seconds, event.bytes, event.name
     tier.commits_count += 1
-    tier.failures, tier.why = 0, ""
+    if tier.told:
+        failed = f"after {tier.failures} failed saves"
+        state.note(event.step, 0, f"checkpoints.{event.tier}: step {event.step} is saved, {failed}")
+    tier.failures, tier.why, tier.told = 0, "", False
     state.committed.append(event.step)
     del state.committed[:-COMMITTED_MAX]
 
@@ -32,6 +36,11 @@ def failed(state: State, event: CheckpointFailed) -> None:
     tier.failures_count += max(1, event.failures - tier.failures)
     tier.failures, tier.why = event.failures, event.why
     incidents.note(state, "CheckpointFailed", f"{event.tier}: {event.why}")
+    if tier.told or (tier.step is not None and tier.failures < FAILURES_TOLD):
+        return
+    tier.told = True
+    last = "nothing has ever been saved" if tier.step is None else f"step {tier.step} is the last"
+    state.note(event.step, 0, f"checkpoints.{event.tier}: saving fails, {last}: {event.why}")
 
 
 def trial(state: State, verdict: Diagnosed) -> Trial:

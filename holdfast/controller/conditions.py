@@ -24,7 +24,7 @@ UNTOLD = "worker-exit"  # an exit status without a word may be the script's, or 
 
 def remember(state: State, node: Node, event: HealthChanged) -> bool:
     """Whether it is a fault now."""
-    known, key = state.health.setdefault(node.node, {}), f"{event.condition} {event.device}"
+    known, key = state.health.setdefault(node.node, {}), key_of(event)
     if event.severity is Severity.OK:
         _forget(state, node, key)
         return False
@@ -46,6 +46,11 @@ def remember(state: State, node: Node, event: HealthChanged) -> bool:
         fault=is_lasting(event.severity, len(alerts)),
     )
     return known[key].fault
+
+
+def key_of(event: HealthChanged) -> str:
+    """Under which a condition is remembered."""
+    return f"{event.condition} {event.device}"
 
 
 def _forget(state: State, node: Node, key: str) -> None:

@@ -11,7 +11,6 @@ from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAtt
 from holdfast.controller import (
     attempts,
     checkpoints,
-    conditions,
     corruption,
     hangs,
     health,
@@ -272,6 +271,8 @@ def _node_gone(
     actions: list[AnyAction] = [fence]
     if node.node_rank is not None:
         actions += _member_gone(state, node, why, ago_s, planned=planned)
+    elif state.phase is not Phase.CLOSING:
+        machines.tell(state, f"spare {node.name} {incidents.gone(planned)}: {why}")
     if not state.ended and state.phase is not Phase.CLOSING:
         actions += nodes.top_up(state, f"{node.name} was lost: {why}")
         actions += attempts.try_start(state)
@@ -314,13 +315,19 @@ def _node_unfit(state: State, event: NodeUnfit | NodesChecked) -> list[AnyAction
     if node is None or node.state is NodeState.MEMBER:
         return []
     why = f"{node.name} failed its checks: {event.why}"
-    many = conditions.cordon(state, node)
+    machines.failed(state, node, event.why)
+    reason = machines.innocent(state, node)
+    if reason and state.limits.checks == "spares":
+        machines.keep(state, node, event.why, reason)
+        return []
     nodes.remove(state, event.node, why)
-    state.unfit += 1
-    fence = Fence(node=event.node, reason=why, blamed=not many)
-    if state.unfit >= MAX_STILLBORN and _lacks_nodes(state):
+    kept = f"its machine is not left: {reason}" if reason else "its machine is left"
+    machines.tell(state, f"spare {node.name} is replaced: {why}; {kept}")
+    fence = Fence(node=event.node, reason=why, blamed=not reason)
+    many = len(state.failed_checks) >= MAX_STILLBORN
+    if many and _lacks_nodes(state):
         return [fence, *_without_more(state, why)]
-    if state.unfit >= MAX_STILLBORN or state.phase is Phase.CLOSING:
+    if many or state.phase is Phase.CLOSING:
         return [fence]
     return [fence, *nodes.top_up(state, why)]
 
@@ -490,6 +497,7 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
 
 def _deadline_passed(state: State) -> list[AnyAction]:
     at, shrink_at = state.now, state.sizing.shrink_deadline
+    machines.recheck(state)
     if shrink_at is not None and at >= shrink_at:
         return attempts.try_start(state)
     if state.wait_deadline is not None and at >= state.wait_deadline:

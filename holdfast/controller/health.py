@@ -19,18 +19,33 @@ from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import Node, State
 from holdfast.events import HealthChanged, Keeps, Severity
 
+COMMON = frozenset(("share-read-only", "folder-denied", "environment"))
+"""Storage that nodes share, rights and settings: the same on every machine."""
+
 
 def changed(state: State, event: HealthChanged) -> list[AnyAction]:
     """Remember what is so now, and act on what will not pass by itself."""
     node = state.nodes.get(event.node)
     if node is None:
         return []
+    first = _is_first(state, event)
     lasting = conditions.remember(state, node, event)
+    if first:
+        told = f"{event.detail} (first seen on {node.name}; no node is given up for it)"
+        state.note(state.max_step or 0, 0, f"{told}: {event.advice}")
     if not (lasting or event.severity is Severity.ALERT):
         return []
     state.tell(f"{node.name}: {event.detail}")
     _tolerate(state, node, event, lasting=lasting)
     return review(state) if lasting else []
+
+
+def _is_first(state: State, event: HealthChanged) -> bool:
+    """Whether this is wrong for all nodes alike, and no node has told it yet."""
+    if event.condition not in COMMON or event.severity is Severity.OK:
+        return False
+    key = conditions.key_of(event)
+    return not any(key in known for known in state.health.values())
 
 
 def _tolerate(state: State, node: Node, event: HealthChanged, *, lasting: bool) -> None:

@@ -55,13 +55,14 @@ def open_for_node(
     state: State, node: Node, why: str, ago_s: float, *, planned: bool = False
 ) -> None:
     """A member was lost, or was taken away by intent."""
-    told = f"{node.name} {_gone(planned)}: {why}"
+    told = f"{node.name} {gone(planned)}: {why}"
     record = _record(state, LEFT if planned else LOST, told, node.name, ago_s)
     record.nodes = [node.name]
     _open(state, record)
 
 
-def _gone(planned: bool) -> str:
+def gone(planned: bool) -> str:
+    """How a node was lost."""
     return "was taken away" if planned else "was lost"
 
 
@@ -191,7 +192,7 @@ def node_lost_meanwhile(state: State, node: Node, why: str, *, planned: bool = F
     if planned and incident.cause != GUESS:
         return  # what is known already is so, whoever leaves besides
     if len(incident.nodes) == 1:
-        incident.node, incident.summary = node.name, f"{node.name} {_gone(planned)}: {why}"
+        incident.node, incident.summary = node.name, f"{node.name} {gone(planned)}: {why}"
     else:
         incident.summary = f"{len(incident.nodes)} nodes were lost: {_listed(incident.nodes)}"
     incident.cause, incident.rank = LEFT if planned else LOST, None

@@ -4,15 +4,23 @@ where attempt after attempt makes no progress and no machine is blamed.
 A spare counts as one only once its machine has passed (`conditions.sound_spares`), and one that
 fails is replaced before it is needed. What a check finds in a member is a condition of that node
 like any other (`conditions.py`), so the ladder weighs it as such.
+
+What is wrong with an image, a driver or anything else that nodes have in common fails on every
+machine, and leaving one after the other ends with none. So where a machine fails a check that the
+one before it failed, and none has passed since, or where too many have failed, it is not the
+machine: a spare then stays, warm and not counted, and is checked again.
 """
 
 from holdfast.actions import AnyAction, CheckNodes
 from holdfast.controller import conditions
 from holdfast.controller.phases import Phase
-from holdfast.controller.state import NodeState, State
+from holdfast.controller.policies import replace
+from holdfast.controller.state import FailedCheck, Node, NodeState, State
 from holdfast.events import Diagnosed, HealthChanged, NodesChecked, Severity
 
 CONDITION = "failed-checks"
+AGAIN_S = 600.0  # until spares that have failed and stay are checked again
+IN_A_ROW = 2  # machines that have failed, whatever it was: no other one is left
 
 
 def review(state: State) -> list[AnyAction]:
@@ -28,10 +36,57 @@ def review(state: State) -> list[AnyAction]:
     return [CheckNodes(nodes=names, reason="spares are checked before they are counted on")]
 
 
+def recheck(state: State) -> None:
+    """It is time for those that have failed and stay."""
+    if state.recheck_at is not None and state.now >= state.recheck_at:
+        state.recheck_at = None
+        for node in state.nodes.values():
+            node.asked = node.asked and not _has_failed(state, node)
+
+
 def resumed(state: State) -> None:
     """Whoever was asked by a former controller may have answered to nobody."""
     for node in state.nodes.values():
         node.asked = node.checked
+
+
+def failed(state: State, node: Node, why: str) -> None:
+    """A machine has failed its checks."""
+    others = [one for one in state.failed_checks if one.node != node.node]
+    others = [one for one in others if state.now - one.at < replace.WINDOW_S]
+    check = why.partition(":")[0]
+    state.failed_checks = [*others, FailedCheck(state.now, node.node, node.name, check)]
+
+
+def innocent(state: State, node: Node) -> str:
+    """A machine that waits has failed: why it is not to be left for that; empty if it is."""
+    (own,) = (one for one in state.failed_checks if one.node == node.node)
+    others = [one for one in state.failed_checks if one is not own]
+    if same := [one for one in others if one.check == own.check]:
+        return f"{same[-1].name} has failed the same check, so look at what nodes share"
+    if len(others) >= IN_A_ROW:
+        return f"{len(others)} others have failed theirs, so look at what nodes share"
+    limit = conditions.cordon(state, node)
+    return f"of the machines that this job may leave, {limit}" if limit else ""
+
+
+def keep(state: State, node: Node, why: str, reason: str) -> None:
+    """A spare has failed, and not for its machine: it stays, and does not count."""
+    known = _has_failed(state, node)
+    conditions.remember(state, node, _condition(node.node, why, Severity.WARN))
+    state.recheck_at = state.recheck_at or state.now + AGAIN_S
+    if not known:
+        again = f"it does not count as a spare, and is checked again every {AGAIN_S / 60:.0f} min"
+        tell(state, f"spare {node.name} has failed its checks ({why}) and stays: {reason}; {again}")
+
+
+def _has_failed(state: State, node: Node) -> bool:
+    return any(one.condition == CONDITION for one in conditions.standing(state, node.node))
+
+
+def tell(state: State, what: str) -> None:
+    """Write down what has become of a node that does not train."""
+    state.note(state.max_step or 0, 0, what)
 
 
 def check_all(state: State, verdict: Diagnosed, why: str) -> CheckNodes:
@@ -50,13 +105,19 @@ def check_again(state: State) -> list[AnyAction]:
 
 
 def heard(state: State, event: NodesChecked) -> Diagnosed | None:
-    """The verdict that has waited for this, if one has; members that failed have a fault now."""
-    for node_id, why in event.found.items():
-        node = state.nodes.get(node_id)
-        if node is None:
-            continue
+    """The verdict that has waited for this, if one has; members that failed have a fault now,
+    unless most have: that is none of theirs."""
+    found = {node: why for node, why in event.found.items() if node in state.nodes}
+    most = _most_fail(state, found)
+    state.failed_checks = state.failed_checks if all(found.values()) else []
+    for node_id, why in found.items():
+        node = state.nodes[node_id]
         node.checked = not why
-        if node.state is NodeState.MEMBER:
+        if why:
+            failed(state, node, why)
+        elif node.state is NodeState.SPARE and _has_failed(state, node):
+            tell(state, f"spare {node.name} has passed its checks and counts again")
+        if not why or (node.state is NodeState.MEMBER and not most):
             conditions.remember(state, node, _condition(node_id, why))
     for node in filter(None, map(state.nodes.get, event.missing)):
         node.asked = False  # it is asked again with the next news, not at once
@@ -67,11 +128,22 @@ def heard(state: State, event: NodesChecked) -> Diagnosed | None:
     return verdict
 
 
-def _condition(node: str, why: str) -> HealthChanged:
+def _most_fail(state: State, found: dict[str, str]) -> bool:
+    """Whether more than half of several members have failed, which is told."""
+    members = {node: why for node, why in found.items() if node in state.ranks.values()}
+    bad = [why for why in members.values() if why]
+    most = len(bad) > 1 and 2 * len(bad) > len(members)
+    if most:
+        words = f"{len(bad)} of {len(members)} machines have failed their checks"
+        tell(state, f"{words}, and none is left for that: look at what they share ({bad[0]})")
+    return most
+
+
+def _condition(node: str, why: str, severity: Severity = Severity.FATAL) -> HealthChanged:
     return HealthChanged(
         node=node,
         condition=CONDITION,
-        severity=Severity.FATAL if why else Severity.OK,
+        severity=severity if why else Severity.OK,
         detail=f"its machine failed its checks: {why}" if why else "",
         advice="run `holdfast check` on that machine",
     )

@@ -47,7 +47,8 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
 def ready(state: State, node: Node) -> None:
     """The node can start workers: unless it trains already, it waits for a rank from now on."""
     if node.state is NodeState.JOINING:
-        state.unfit = 0
+        if state.limits.checks != "spares":
+            state.failed_checks = []  # it has passed, or nobody has checked it
         state.preparing.pop(node.node, None)
         if state.sizing.asked_at is not None:
             state.sizing.arrival_s = state.now - state.sizing.asked_at

@@ -23,7 +23,7 @@ def scaled(state: State, event: ScaleRequested) -> list[AnyAction]:
     sizing.target = max(limits.fewest, limits.whole(min(limits.most, event.nodes)))
     state.scaled_by = event.by
     sizing.growths, sizing.changed_at = [], None  # what was asked for is not held back
-    state.stillborn = state.unfit = 0
+    state.stillborn, state.failed_checks = 0, []
     state.tell(f"{event.by} asked for {event.nodes} nodes")
     more = nodes.top_up(state, f"{event.by} asked for {state.target} nodes")
     return [*more, *(attempts.try_start(state) or review(state))]
@@ -89,4 +89,5 @@ def _let_go(state: State) -> list[AnyAction]:
     gone = nodes.surplus(state) if asked else []
     for node in gone:
         nodes.remove(state, node.node, why)
+        state.note(state.max_step or 0, 0, f"spare {node.name} is let go: {why}")
     return [Fence(node=node.node, reason=why) for node in gone]

@@ -252,6 +252,16 @@ class TierRecord(msgspec.Struct, kw_only=True):
     failures: int = 0  # in a row
     failures_count: int = 0
     why: str = ""  # the last one failed
+    told: bool = False  # that saving fails, in a note
+
+
+class FailedCheck(msgspec.Struct, frozen=True):
+    """A machine that has failed its checks."""
+
+    at: float
+    node: str
+    name: str
+    check: str  # the first that failed
 
 
 class Sizing(msgspec.Struct, kw_only=True):
@@ -341,7 +351,8 @@ class State(msgspec.Struct, kw_only=True):
     lost: dict[str, str] = {}  # node → why; never taken back
     asked: int = 0  # nodes asked for that have not joined yet
     preparing: dict[str, str] = {}  # node → what it does before it can start workers
-    unfit: int = 0  # new nodes in a row that failed their checks
+    failed_checks: list[FailedCheck] = []  # since a machine has passed
+    recheck_at: float | None = None  # of spares that have failed them and stay
     stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
     faults: dict[str, list[float]] = {}  # node → recent device faults
     cordoned: list[float] = []  # when machines were, lately
@@ -456,7 +467,7 @@ class State(msgspec.Struct, kw_only=True):
         known = (
             self.start_deadline, self.wait_deadline, self.leave_deadline, self.quiet_deadline,
             self.sizing.shrink_deadline, self.sizing.grow_deadline,
-            self.updating.look_deadline,
+            self.updating.look_deadline, self.recheck_at,
         )  # fmt: skip
         return [at for at in known if at is not None]
 

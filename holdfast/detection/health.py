@@ -58,6 +58,10 @@ REPLACE_GPU = "reset the GPU; if that does not help, have it replaced (RMA)"
 COOL = "check cooling and power supply of the machine: nvidia-smi -q -d PERFORMANCE"
 DRAIN_LINK = "check cable, port and switch of this link"
 FREE_SPACE = "free some space: old checkpoints, logs, core dumps"
+RIGHTS = (
+    "let that user write there: owner and mode of the folder or of the volume's root; on "
+    "Kubernetes fsGroup does that where the volume's driver supports it, hostPath and NFS do not"
+)
 
 RULES: dict[str, HealthRule] = {
     "gpu-lost": HealthRule(
@@ -110,7 +114,10 @@ RULES: dict[str, HealthRule] = {
         "look for errors of the disk in the kernel log, and have it replaced",
     ),
     "share-read-only": HealthRule(
-        BEGINS, 1, 0, WARN, "{device} has become read-only ({text})", "check the file server"
+        HOLDS, 1, 0, WARN, "{device} is {text}", "check the file server and how the volume is mounted"
+    ),
+    "folder-denied": HealthRule(
+        HOLDS, 1, 0, WARN, "{device} cannot be written to: {text}", RIGHTS
     ),
     "mount-stale": HealthRule(
         HOLDS, 10, 0, WARN, "{device} does not answer ({text})",

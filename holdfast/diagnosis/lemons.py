@@ -11,7 +11,7 @@ drained has done nothing.
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from holdfast.actions import AssignRank, Entry, StartAttempt
+from holdfast.actions import AssignRank, Entry, Fence, StartAttempt
 from holdfast.events import (
     Diagnosed,
     HangJudged,
@@ -31,8 +31,10 @@ LEMON_SCORE = 3  # signals of seven; a judgement, not a measurement
 NOT_THE_NODES = frozenset(("hardware-fault", "hang", "nan", "peer-lost", "node-lost", "node-left"))
 """Causes that say nothing of the blamed rank's node, or that another signal counts."""
 
-NOT_THE_MACHINES = frozenset(("machine-cordoned", "machine-leaving"))
-"""Conditions that somebody has put it into."""
+NOT_THE_MACHINES = frozenset(
+    ("machine-cordoned", "machine-leaving", "share-read-only", "folder-denied", "environment")
+)
+"""Conditions that somebody has put it into, or that every machine is in."""
 
 
 class LemonSignal(StrEnum):
@@ -59,7 +61,11 @@ class Signals:
 
     def hear(self, entry: Entry) -> tuple[LemonSignal, str] | None:
         """The signal that this line of the journal is, and the id of the node that gave it."""
-        signal, node = _signal(entry.event, self._ranks, self._workers)
+        match entry.event:
+            case NodeUnfit() | NodesChecked():
+                signal, node = _of_checks(entry)
+            case event:
+                signal, node = _signal(event, self._ranks, self._workers)
         for action in entry.actions:
             if isinstance(action, AssignRank):
                 self._ranks[action.node_rank] = action.node
@@ -91,10 +97,6 @@ def _signal(event: object, ranks: dict[int, str], workers: int) -> tuple[LemonSi
     match event:
         case HealthChanged():
             return _of_health(event), event.node
-        case NodeUnfit():
-            return LemonSignal.FAULT, event.node
-        case NodesChecked():
-            return LemonSignal.FAULT, next((n for n, why in event.found.items() if why), "")
         case NodeLost(planned=False) if event.reason is not NodeLostReason.STUCK:
             return LemonSignal.LOST, event.node
         case HangJudged(judgement=Judgement.HANG):
@@ -105,6 +107,12 @@ def _signal(event: object, ranks: dict[int, str], workers: int) -> tuple[LemonSi
             return (LemonSignal.FAILURE if failed else None), ranks.get(rank // workers, "")
         case _:
             return None, ""
+
+
+def _of_checks(entry: Entry) -> tuple[LemonSignal | None, str]:
+    """Only of a machine that is left for it: the others have failed alike."""
+    left = (one.node for one in entry.actions if isinstance(one, Fence) and one.blamed)
+    return LemonSignal.FAULT, next(left, "")
 
 
 def _of_health(event: HealthChanged) -> LemonSignal | None:

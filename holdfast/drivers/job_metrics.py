@@ -193,6 +193,7 @@ def _add_tiers(found: Exposition, status: JobStatus) -> None:
     for one in status.checkpoints:
         found.add("holdfast_checkpoints", one.commits_count, tier=one.tier)
         found.add("holdfast_checkpoint_failures", one.failures_count, tier=one.tier)
+        found.add("holdfast_checkpoint_failing", float(one.failures > 0), tier=one.tier)
         found.add("holdfast_checkpoint_interval_seconds", one.every_s, tier=one.tier)
         if one.step is not None:
             found.add("holdfast_checkpoint_step", one.step, tier=one.tier)

@@ -90,6 +90,11 @@ def alert_rules(limits: AlertLimits = LIMITS) -> tuple[AlertRule, ...]:
             "{{ $value | humanizeDuration }} old",
         ),
         AlertRule(
+            "HoldfastCheckpointsFail",
+            "holdfast_checkpoint_failing{$S} == 1",
+            600, "critical", f"no checkpoint of {job} is saved in tier {{{{ $labels.tier }}}}",
+        ),
+        AlertRule(
             "HoldfastStraggler",
             f"holdfast_straggler_ratio{{$S}} > {n.straggler:g}",
             600, "warning", f"all ranks of {job} wait for rank {{{{ $labels.rank }}}} on "

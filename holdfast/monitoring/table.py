@@ -115,6 +115,7 @@ _TIERS = (
     _job("gauge", "snapshot_interval_steps", "Steps from one snapshot to the next."),
     _job("counter", "checkpoints", "Durable checkpoints committed.", "tier"),
     _job("counter", "checkpoint_failures", "Durable checkpoints that failed.", "tier"),
+    _job("gauge", "checkpoint_failing", "1 if the newest save has failed.", "tier"),
     _job("gauge", "checkpoint_step", "Of the newest committed one.", "tier"),
     _job("gauge", "checkpoint_age_seconds", "Since the newest was committed.", "tier"),
     _job("gauge", "checkpoint_interval_seconds", "Planned between two of them.", "tier"),

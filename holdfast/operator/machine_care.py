@@ -134,7 +134,7 @@ def judged(lines: list[str], *, gpus: bool) -> CareVerdict:
             report = msgspec.json.decode(line, type=CheckReport)
         except msgspec.MsgspecError:
             continue
-        bad = [f"{one.name}: {one.found}" for one in report.checks if one.state == "failed"]
+        bad = [f"{one.name}: {one.found}" for one in report.checks if one.blames_machine]
         if bad:
             return CareVerdict(True, "; ".join(bad))
         seen = any(one.state == "ok" and one.name in DEVICE_CHECKS for one in report.checks)

@@ -122,7 +122,7 @@ class SimulatedAgent:
         self._ran = 0  # newest attempt whose workers it has run
         self._stopping: Stop | None = None
         self._stopped = True  # the newest attempt is known to be over
-        self._fault = ""  # what a check of its machine finds
+        self.fault = ""  # what a check of its machine finds
         self._forks = True  # it has a forkserver that can fork
         self._waiting: Start | None = None  # came while there was none
         self._parked = ParkedWorkers(f"parked {env.hardship.seed} {self.node}")
@@ -345,7 +345,7 @@ class SimulatedAgent:
         self._up(EvidenceReply(number=number, found=NodeEvidence(node=self.node)))
 
     def _tell_checked(self, number: int) -> None:
-        self._up(MachineChecked(number=number, why=self._fault))
+        self._up(MachineChecked(number=number, why=self.fault or self._env.common_fault))
 
     def _tell_prepared(self, question: PrepareVersion) -> None:
         why = self._truth.flaw(question.version)
@@ -508,7 +508,7 @@ class SimulatedAgent:
     def tell_condition(self, condition: str, severity: Severity) -> None:
         """Its health has changed."""
         if severity is Severity.FATAL:
-            self._fault = f"{condition} on {self.node}"
+            self.fault = f"{condition} on {self.node}"
         if self.alive and not self._ending:
             detail = f"{condition} on {self.node}"
             self._fact(

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
-from holdfast.events import CheckpointCommitted, Severity, UpdateRequested
+from holdfast.events import CheckpointCommitted, CheckpointFailed, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
+from holdfast.simulation.common_faults import DISK, WRONG
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED
 from holdfast.simulation.slowness import Slow
@@ -404,6 +405,49 @@ def _has_saved(world: "World", node: str, attempt: int) -> None:
         )
 
 
+# ── what checks find ──
+
+
+def _common_faults(world: "World") -> None:
+    """What all nodes share is broken for a while."""
+    if not world.env.common_fault:
+        world.env.common_fault = WRONG
+        world.referees.all_fail()
+        world.env.after(world.env.between(60.0, 7200.0), _common_fault_is_over, world)
+
+
+def _common_fault_is_over(world: "World") -> None:
+    world.env.common_fault = ""
+
+
+def _disk_faults(world: "World") -> None:
+    """A disk of a single machine, that only its check finds, for good."""
+    agent = _some_agent(world)
+    if agent is not None:
+        agent.fault = DISK
+        world.referees.sick(agent.node, "disk", Severity.FATAL)
+
+
+def _refusals(world: "World") -> None:
+    """The folder that all nodes share takes no files for a while: each agent sees it, and saves
+    fail. Nobody is to be given up for it, and nothing stopped."""
+    control = world.control
+    if control is None or control.stalled:
+        return
+    told = [agent for agent in world.living() if not agent.frozen]
+    for agent in told:
+        agent.tell_condition("folder-denied", Severity.WARN)
+    attempt, why = control.state.attempt, "/checkpoints/shared: access is denied"
+    for node in list(control.state.ranks.values()):
+        control.put(CheckpointFailed(node=node, tier="shared", attempt=attempt, step=1, why=why))
+    world.env.after(world.env.between(60.0, 7200.0), _takes_files, told)
+
+
+def _takes_files(told: list[SimulatedAgent]) -> None:
+    for agent in told:
+        agent.tell_condition("folder-denied", Severity.OK)
+
+
 def _updates(world: "World") -> None:
     """Of one person, who asks again and again."""
     control, dice = world.control, world.env.dice
@@ -455,4 +499,7 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "flaky_networks": _flaky_networks,
     "updates": _updates,
     "bad_in_groups": _bad_in_groups,
+    "common_faults": _common_faults,
+    "disk_faults": _disk_faults,
+    "refusals": _refusals,
 }

@@ -47,6 +47,9 @@ RATES: dict[str, tuple[float, float]] = {
     "flaky_networks": (0.5, 6),  # a node's links lose packets: all wait, or are slower
     "updates": (4, 100),  # somebody wants another version, which may be worth nothing
     "bad_in_groups": (1, 12),  # a machine is, for good, and one at a time
+    "common_faults": (2, 20),  # for some time every machine fails the same check
+    "disk_faults": (1, 10),  # a machine has a disk that fails its check, for good
+    "refusals": (1, 10),  # for some time the folder that all nodes share takes no files
 }
 """Times a day, lowest and highest, where it is on at all."""
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
@@ -75,6 +78,8 @@ UPDATES = {kind: RATES[kind] for kind in ("updates",)}
 """The same, in a few worlds."""
 GROUPS = {kind: RATES[kind] for kind in ("bad_in_groups",)}
 """The same; groups may repeat steps there."""
+OF_CHECKS = {kind: RATES[kind] for kind in ("common_faults", "disk_faults", "refusals")}
+"""The same, in all worlds in which machines are checked."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
 STANDBYS = 0.5  # of all clusters: those in which a second controller waits
 IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
@@ -123,6 +128,7 @@ LATE = (
     | FLAKY
     | UPDATES
     | GROUPS
+    | OF_CHECKS
 )
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES | LATE_NODES}
@@ -191,7 +197,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     changes = elastic.random() < ELASTIC
     step_s = _between(dice, 0.5, 20)
     steps = hours * 3600 / step_s
-    return Hardship(
+    world = Hardship(
         seed=seed,
         hours=hours,
         limits=_in_replicas(
@@ -241,6 +247,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )
+    return _checked(world, Random(f"hardship of checks {seed}"))
 
 
 def _limits(
@@ -276,6 +283,14 @@ def _keeping(limits: Limits, dice: Random, *, group_tests: bool) -> Limits:
     replicas = kept and limits.elastic
     kinds = {"in_process": kept, "replicas": replicas, "checks": checks}
     return msgspec.structs.replace(limits, group_tests=group_tests, **kinds)
+
+
+def _checked(world: Hardship, dice: Random) -> Hardship:
+    """Where machines are checked, checks fail."""
+    if not world.limits.checks:
+        return world
+    found = {kind: _between(dice, *bounds) for kind, bounds in OF_CHECKS.items()}
+    return msgspec.structs.replace(world, rates=world.rates | found)
 
 
 def _in_replicas(limits: Limits, dice: Random, skips: int) -> Limits:

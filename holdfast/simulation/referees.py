@@ -34,6 +34,7 @@ from holdfast.events import (
     NodeLost,
     NodeReady,
     NodesChecked,
+    NodeUnfit,
     OrdersLost,
     Progressed,
     Severity,
@@ -47,6 +48,7 @@ from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation import choosing
 from holdfast.simulation.blame import FairBlame
+from holdfast.simulation.common_faults import FairChecks
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
 from holdfast.simulation.hardship import KEEPS, Hardship
@@ -64,6 +66,7 @@ REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
 OF_HEALTH = (HealthChanged, NodeReady, NodesChecked, MilestoneReached)
 """The same, where a member is sick: it is told, somebody can take its place, or others had to be
 replaced before."""
+OF_CHECKS = (NodesChecked, NodeUnfit)
 AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
     message='Could not connect to the endpoint URL: "https://data.example/shard-1"',
@@ -142,7 +145,7 @@ class Efficiency:
         self._crashes: dict[str, set[tuple[int, int]]] = {}  # node → attempts and ranks
         self._broken: set[int] = set()
         self.sickness = Sickness(bool(hardship.clock_step_s))
-        self.blame = FairBlame()
+        self.blame, self.checks = FairBlame(), FairChecks()
         self._stopped = 0
 
     def broken(self, attempt: int) -> None:
@@ -152,6 +155,7 @@ class Efficiency:
     def journaled(self, entry: Entry, in_trouble: Callable[[str], bool]) -> str:
         """Judge whom an entry gives up, and what it stops."""
         event = entry.event
+        self.checks.heard(event)
         if isinstance(event, NodeLost) and not in_trouble(event.node):
             return f"{event.node} is given up ({event.detail}) and is well"
         for exited in _exits(event):
@@ -176,10 +180,14 @@ class Efficiency:
                 crashes = len(faults | self.blame.corruptions(action.node))
                 if crashes < self._replace_after:
                     return f"{action.node} is replaced and its workers crashed {crashes} times"
+            elif isinstance(action, Fence) and self.checks.has_failed(action.node):
+                if isinstance(event, OF_CHECKS) and not self._is_faulty(action.node):
+                    return f"{action.node} is given up for what is wrong on every machine"
         return ""
 
     def _is_faulty(self, node: str) -> bool:
-        return self.sickness.is_faulty(node) or self.blame.groups.is_bad(node)
+        sick = self.sickness.is_faulty(node) or self.blame.groups.is_bad(node)
+        return sick or self.checks.may_be_left(node)
 
 
 class Begun(NamedTuple):
@@ -453,6 +461,10 @@ class Referees:
     def sick(self, node: str, condition: str, severity: Severity) -> None:
         """A node has a fault, an alert or a warning."""
         self._efficiency.sickness.struck(node, condition, severity, self._env.now)
+
+    def all_fail(self) -> None:
+        """From now on every machine fails its checks."""
+        self._efficiency.checks.begins()
 
     def stands(self, attempt: int, for_s: float, within_s: float) -> None:
         """An attempt hangs, for so long of the time that its controller was awake."""

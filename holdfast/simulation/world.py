@@ -80,7 +80,7 @@ class World:
 
     def _calm_down(self) -> None:
         env = self.env
-        env.calm = True
+        env.calm, env.common_fault = True, ""
         self.truth.crashing = self.truth.storage_away = False
         for agent in self.living():
             agent.slow, agent.drags, agent.stalls_until = None, 1.0, 0.0

@@ -1,9 +1,14 @@
 """A node is not ready before its machine has passed its checks, and says why if it has not."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from holdfast.agent import machine_check
-from holdfast.events import NodeReady, NodeUnfit
+from holdfast.checks.compare import CheckReport
+from holdfast.checks.outcome import CheckResult
+from holdfast.events import NodeReady, NodeUnfit, Severity
 from holdfast.messages import CheckMachine, Leave, MachineChecked
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import until
@@ -21,10 +26,10 @@ def test_a_machine_that_passes_is_ready_and_can_be_checked_again(node: Node) -> 
     assert told == MachineChecked(number=4)
 
 
-def test_a_place_for_checkpoints_that_takes_no_file_keeps_the_node_from_training(
+def test_a_disk_for_checkpoints_that_takes_no_file_keeps_the_node_from_training(
     node: Node,
 ) -> None:
-    tiers = {"shared": {"path": "/proc/no-such-folder"}}
+    tiers = {"local": {"path": "/proc/no-such-folder"}}
     controller, agent = node("pass", framework="command", recovery=QUICK, checkpoints=tiers)
     fact = controller.wait_for(NodeUnfit)
     assert "disk /proc: " in fact.why
@@ -33,6 +38,31 @@ def test_a_place_for_checkpoints_that_takes_no_file_keeps_the_node_from_training
     agent.ended()
 
 
+def test_a_shared_place_for_checkpoints_that_takes_no_file_is_no_fault_of_the_machine(
+    node: Node,
+) -> None:
+    tiers = {"shared": {"path": "/proc/no-such-folder"}}
+    controller, _ = node("pass", framework="command", recovery=QUICK, checkpoints=tiers)
+    controller.ready()
+    assert controller.of_kind(NodeUnfit) == []
+
+
 @pytest.mark.parametrize("said", [b"", b"{", b'{"machine": 1}'])
 def test_checks_without_a_result_are_no_success(said: bytes) -> None:
-    assert "without a result" in machine_check._failures(said)
+    assert "without a result" in machine_check._judged(said, "n", lambda _: None)
+
+
+def test_what_is_wrong_on_every_machine_is_told_and_leaves_the_machine_fit() -> None:
+    results = (
+        CheckResult(name="clock", state="ok", found="runs evenly"),
+        CheckResult(
+            name="shared memory", state="failed", found="64 MiB", help="more", environment=True
+        ),
+        CheckResult(name="disk /l", state="failed", found="Permission denied", environment=True),
+        CheckResult(name="memory", state="failed", found="1 of 64 blocks"),
+    )
+    said, told = msgspec.json.encode(CheckReport(machine="m", checks=results)), list[Any]()
+    assert machine_check._judged(said, "n", told.append) == "memory: 1 of 64 blocks"
+    [warning] = told
+    assert (warning.condition, warning.severity) == (machine_check.CONDITION, Severity.WARN)
+    assert (warning.detail, warning.advice) == ("shared memory: 64 MiB", "more")

@@ -52,6 +52,7 @@ def test_a_place_that_takes_no_file_fails_and_one_that_is_there_is_not_touched(
     tmp_path: Path,
 ) -> None:
     assert host.disk(str(tmp_path / "none" / "x"), MIB).state == "failed"
+    assert not host.disk(str(tmp_path / "none" / "x"), MIB).environment
     (tmp_path / "mine").write_text("mine")
     found = host.disk(str(tmp_path / "mine"), MIB)
     assert (found.state, found.found) == ("failed", "File exists")

@@ -174,3 +174,31 @@ def test_an_attempt_is_told_what_tiers_have_that_no_node_takes_along() -> None:
         commit(world, step, tier)
         told.append(only(failing(world, 31, **CRASH), StartAttempt).committed)
     assert told == [None, 10, 20]
+
+
+def refuse(world: World, failures: int) -> None:
+    why = "/shared: access to attempts is denied: Permission denied for user 1000, group 1000"
+    attempt = world.state.attempt
+    world.tell(
+        CheckpointFailed(
+            node="a", tier="shared", attempt=attempt, step=39, why=why, failures=failures
+        )
+    )
+
+
+def test_a_tier_that_has_never_been_saved_to_is_told_of_once_and_when_it_is_again() -> None:
+    world = running()
+    for failures in (1, 2, 4):
+        refuse(world, failures)
+    [note] = world.state.notes
+    assert note.text.startswith("checkpoints.shared: saving fails, nothing has ever been saved: ")
+    assert "Permission denied for user 1000" in note.text
+    commit(world, 40)
+    assert (
+        world.state.notes[-1].text == "checkpoints.shared: step 40 is saved, after 4 failed saves"
+    )
+    refuse(world, 1)
+    refuse(world, 2)
+    assert len(world.state.notes) == 2, "they are tried again"
+    refuse(world, 4)
+    assert "saving fails, step 40 is the last: " in world.state.notes[-1].text

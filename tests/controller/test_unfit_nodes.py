@@ -1,16 +1,25 @@
 """A machine that fails its checks before it trains is replaced, and is in nobody's way."""
 
+import pytest
+
 from holdfast.actions import AnyAction, AskNodes, CheckNodes, EndJob, Fence, Outcome, StartAttempt
 from holdfast.controller import Phase
 from holdfast.controller.conditions import sound_spares
+from holdfast.controller.machines import IN_A_ROW
+from holdfast.controller.policies.replace import CORDONS_MIN
 from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
+    HealthChanged,
     JobSubmitted,
     NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeLostReason,
     NodeReady,
     NodesChecked,
     NodeUnfit,
+    Severity,
 )
 from tests.controller.test_controller import World, kinds, only, running
 
@@ -29,9 +38,9 @@ def test_a_node_that_fails_its_checks_is_replaced_and_never_gets_a_rank() -> Non
     assert fence.reason == "a failed its checks: memory: 1 of 64 blocks"
     assert only(actions, AskNodes).count == 1
     world.tell(NodeReady(node="a", store=world.store()))
-    assert "a" not in world.state.nodes and world.state.unfit == 1
+    assert "a" not in world.state.nodes and len(world.state.failed_checks) == 1
     world.add("b")
-    assert world.state.unfit == 0
+    assert not world.state.failed_checks
 
 
 def test_nodes_that_fail_their_checks_one_after_the_other_end_a_job_that_waits_for_them() -> None:
@@ -88,6 +97,108 @@ def test_a_spare_that_fails_them_is_replaced_before_it_is_needed() -> None:
     actions = world.tell(NodesChecked(found={"c": "memory: 1 of 64 blocks"}))
     assert only(actions, Fence).node == "c" and only(actions, AskNodes).count == 1
     assert world.state.phase is Phase.RUNNING
+    [note] = world.state.notes
+    assert note.text.startswith("spare c is replaced: c failed its checks: memory: 1 of 64 blocks")
+
+
+MATMUL = "matmul: the check exited with status 1: libcublas.so.12"
+
+
+def fails(world: World, node: str, why: str = MATMUL) -> list[AnyAction]:
+    return world.tell(NodesChecked(found={node: why}))
+
+
+def noted(world: World) -> str:
+    return world.state.notes[-1].text
+
+
+def test_what_fails_on_the_next_machine_too_is_shared_and_costs_no_other_machine() -> None:
+    world = running(checks="spares")
+    assert only(fails(world, "c"), Fence).blamed
+    world.add("d")
+    assert fails(world, "d") == [], "it stays"
+    assert world.state.spares == ["d"] and sound_spares(world.state) == 0
+    assert "spare d has failed its checks (matmul: " in noted(world)
+    assert "stays: c has failed the same check, so look at what nodes share" in noted(world)
+    notes = len(world.state.notes)
+    for _ in range(3):
+        asked = only(world.tell(DeadlinePassed(), after_s=600.0), CheckNodes)
+        assert asked.nodes == ("d",) and fails(world, "d") == []
+    assert len(world.state.notes) == notes, "it is said once"
+    assert world.controller.next_deadline() is not None
+    only(world.tell(DeadlinePassed(), after_s=600.0), CheckNodes)
+    world.tell(NodesChecked(found={"d": ""}))
+    assert sound_spares(world.state) == 1 and "d has passed" in noted(world)
+    assert not world.state.health and not world.state.failed_checks
+
+
+def test_spares_that_fail_the_same_check_at_once_all_stay() -> None:
+    world = running(checks="spares", spare_count=2)
+    world.add("d")
+    assert world.tell(NodesChecked(found={"c": MATMUL, "d": MATMUL})) == []
+    assert world.state.spares == ["c", "d"] and sound_spares(world.state) == 0
+
+
+def test_a_machine_that_fails_where_others_pass_is_left() -> None:
+    world = running(checks="spares", spare_count=2)
+    fails(world, "c")
+    world.add("d")
+    world.add("e")
+    assert fails(world, "d") == []
+    actions = world.tell(NodesChecked(found={"e": "", "d": MATMUL}))
+    assert only(actions, Fence).node == "d"
+
+
+@pytest.mark.parametrize("one_passes", [False, True])
+def test_only_so_many_machines_are_left_for_their_checks(one_passes: bool) -> None:
+    """In a row, or of a job within a day; then the spare stays, and that is told."""
+    world = running(checks="spares", spare_count=2)
+    world.add("well")
+    passed = {"well": ""} if one_passes else {}
+    spare, left = "c", 0
+    for number in range(CORDONS_MIN + 2):
+        actions = world.tell(NodesChecked(found={spare: f"check {number}: x", **passed}))
+        if "Fence" in kinds(actions):
+            assert only(actions, AskNodes).count == 1
+            left, spare = left + 1, f"new-{number}"
+            world.add(spare)
+    assert left == (CORDONS_MIN if one_passes else IN_A_ROW)
+    assert spare in world.state.spares and sound_spares(world.state) == one_passes
+    why = "3 were within a day" if one_passes else "2 others have failed theirs"
+    assert why in noted(world) and "does not count as a spare" in noted(world)
+
+
+def test_where_most_members_fail_their_checks_none_is_left() -> None:
+    world = in_doubt()
+    aborts(world)
+    world.tell(NodesChecked(found={"a": MATMUL, "b": MATMUL}, attempt=3))
+    assert not world.state.health and set(world.state.ranks.values()) == {"a", "b"}
+    assert "2 of 2 machines have failed their checks, and none is left" in noted(world)
+
+
+def test_a_shared_folder_that_refuses_is_told_once_and_costs_nobody() -> None:
+    world = running(checks="spares")
+    detail = "/checkpoints/shared/job cannot be written to: user 1000 may not"
+    for node in "abc":
+        refused = HealthChanged(
+            node=node, condition="folder-denied", severity=Severity.WARN,
+            device="/checkpoints/shared/job", detail=detail, advice="let that user write there",
+        )  # fmt: skip
+        assert world.tell(refused) == []
+    world.tell(NodesChecked(found={"c": ""}))
+    assert sound_spares(world.state) == 1
+    [note] = world.state.notes
+    assert detail in note.text and "no node is given up for it" in note.text
+    assert "let that user write there" in note.text
+
+
+def test_every_spare_that_goes_is_told_of_with_its_reason() -> None:
+    world = running()
+    world.tell(NodeLost(node="c", reason=NodeLostReason.PROCESS, detail="its pod was evicted"))
+    assert noted(world) == "spare c was lost: its pod was evicted"
+    world.add("d")
+    world.tell(NodeLeft(node="d", detail="a drain"))
+    assert noted(world) == "spare d was taken away: it left: a drain"
 
 
 def in_doubt(**limits: float | str) -> World:

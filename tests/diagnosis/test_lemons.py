@@ -1,6 +1,6 @@
 """Nodes that trouble a job in several ways are told from those that were merely there."""
 
-from holdfast.actions import AnyAction, AssignRank, Entry, StartAttempt
+from holdfast.actions import AnyAction, AssignRank, Entry, Fence, StartAttempt
 from holdfast.diagnosis.lemons import WINDOW_S, Counts, LemonSignal, score, signals
 from holdfast.events import (
     AnyEvent,
@@ -97,7 +97,13 @@ def test_what_people_and_schedulers_do_to_a_machine_is_no_signal_against_it() ->
 
 
 def test_a_machine_that_failed_its_checks_has_given_a_signal() -> None:
-    assert counted(NodeUnfit(node="id-1", why="x"))["node-1"] == {LemonSignal.FAULT: 1}
+    def seen(*, blamed: bool) -> Counts:
+        fence = Fence(node="id-1", reason="x", blamed=blamed)
+        line = Entry(9, NOW, NodeUnfit(node="id-1", why="x"), (fence,))
+        return signals([*journal(at=NOW), line], NOW)["node-1"]
+
+    assert seen(blamed=True) == {LemonSignal.FAULT: 1}
+    assert not seen(blamed=False), "others have failed alike"
 
 
 def test_what_was_long_ago_counts_no_more() -> None:

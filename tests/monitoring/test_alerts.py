@@ -33,6 +33,7 @@ HEALTHY = {
     "spares_wanted": "2x80",
     'checkpoint_age_seconds{tier="shared"}': "500x80",
     'checkpoint_interval_seconds{tier="shared"}': "300x80",
+    'checkpoint_failing{tier="shared"}': "0x80",
     'straggler_ratio{node="n",rank="3"}': "0.02x80",
     'node_condition{node="n",condition="xid-43",severity="warn"}': "1x80",
     'node_up{node="n"}': "1x80",
@@ -49,6 +50,9 @@ CASES = {
     "HoldfastSpareMissing": Course({"spares": "2x60 1x20"}),
     "HoldfastCheckpointTooOld": Course(
         {'checkpoint_age_seconds{tier="shared"}': "500x60 500+300x20"}, {"tier": "shared"}
+    ),
+    "HoldfastCheckpointsFail": Course(
+        {'checkpoint_failing{tier="shared"}': "0x60 1x20"}, {"tier": "shared"}
     ),
     "HoldfastStraggler": Course(
         {'straggler_ratio{node="n",rank="3"}': "0.02x60 0.3x20"}, {**NODE, "rank": "3"}

@@ -5,6 +5,7 @@ twice, fails the test: then the mutant has to move with the code.
 """
 
 from holdfast.simulation.environment import Promise
+from tests.simulation.check_mutants import OF_CHECKS
 from tests.simulation.mutant import Mutant
 
 ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
@@ -593,3 +594,4 @@ MUTANTS: dict[str, Mutant] = {
         first=1016,
     ),
 }
+MUTANTS |= OF_CHECKS

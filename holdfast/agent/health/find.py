@@ -26,17 +26,21 @@ def root_of(environ: Mapping[str, str], name: str) -> Path:
     return Path(environ.get(VARIABLE, "/").replace(NODE, name) or "/")
 
 
-def find(root: Path, paths: Iterable[str | os.PathLike[str]]) -> Providers:
-    """All of a machine; `paths` are folders that the job writes to. Opens files of the kernel only,
-    so it does not wait for anything."""
-    places = [Path(path) for path in paths if "://" not in str(path)]
+def find(
+    root: Path,
+    paths: Iterable[str | os.PathLike[str]],
+    shared: Iterable[str | os.PathLike[str]] = (),
+) -> Providers:
+    """All of a machine; `paths` are folders that the job writes to, `shared` those of them that
+    several nodes see. Opens files of the kernel only, so it does not wait for anything."""
+    own, common = ([Path(p) for p in ps if "://" not in str(p)] for ps in (paths, shared))
     found: list[Provider | Missing] = [
         gpus.find(root),
         kernel_log.find(root),
         pressure.find(root),
         use.find(root),
         *network.find(root),
-        *folders.find(places, root),
+        *folders.find(own, root, common),
         JobProcesses(root),
         ClockSteps(),
     ]

@@ -1,14 +1,20 @@
-"""The folders that the job writes to: full, read-only, or not answering.
+"""The folders that the job writes to: full, read-only, not permitted, or not answering.
 
-Each folder is a provider of its own, because a look at a file system whose server is gone does not
-come back, and the others are to be looked at meanwhile.
+Each file system is a provider of its own, because a look at one whose server is gone does not come
+back, and the others are to be looked at meanwhile. A folder that the job has not made yet is looked
+at where it will be made: in the nearest folder above it.
+
+What a file system of one machine does is the machine's fault. One that nodes share, or a folder
+whose owner and mode refuse, is nobody's: each node sees the same, so it is told as a warning.
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.agent.health.provider import EVERY_S, text_of
+from holdfast.checks.plan import nearest_folder
 from holdfast.detection.health import Reading
 
 GIB = 1 << 30
@@ -17,7 +23,7 @@ REMOTE = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "9p
 
 
 class Folder:
-    """One of them. `statvfs` is the kernel's."""
+    """The first of them on its file system; `beside` are the others. `statvfs` is the kernel's."""
 
     every_s = EVERY_S
 
@@ -26,10 +32,13 @@ class Folder:
         path: Path,
         root: Path = Path("/"),
         statvfs: Callable[[Path], os.statvfs_result] = os.statvfs,
+        *,
+        shared: bool = False,
     ) -> None:
         self._path = path
         self._statvfs = statvfs
-        self._remote = mount_of(path, root)[1].startswith(REMOTE)
+        self._shared = shared or mount_of(path, root)[1].startswith(REMOTE)
+        self.beside: list[Path] = []
 
     @property
     def name(self) -> str:
@@ -43,17 +52,35 @@ class Folder:
 
     def read(self) -> list[Reading]:
         """How full it is, and whether it can be written to. Raises `OSError`."""
-        device, found = str(self._path), self._statvfs(self._path)
+        device, found = str(self._path), self._statvfs(Path(nearest_folder(str(self._path))))
         size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
         usable = size - (found.f_bfree - found.f_bavail) * found.f_frsize  # by who is not root
         left = f"{free / GIB:.1f} GiB of {size / GIB:.1f} GiB free"
-        kind = "share-read-only" if self._remote else "mount-read-only"
+        kind = "share-read-only" if self._shared else "mount-read-only"
         fixed = bool(found.f_flag & os.ST_RDONLY)
         readings = [Reading(kind, float(fixed), device, "read-only" if fixed else "writable")]
         if usable > 0:
             readings.append(Reading("disk-full", 1 - free / usable, device, left))
             readings.append(Reading("disk-filling", float(free), device, left))
+        for path in () if fixed else (self._path, *self.beside):
+            why = denied(path)
+            readings.append(
+                Reading("folder-denied", float(bool(why)), str(path), why or "writable")
+            )
         return readings
+
+
+def denied(path: Path) -> str:
+    """Why this process may make no files there, by owner and mode; empty if it may."""
+    folder = nearest_folder(str(path))
+    effective = os.access in os.supports_effective_ids
+    if os.access(folder, os.W_OK | os.X_OK, effective_ids=effective):
+        return ""
+    found = os.stat(folder)
+    return (
+        f"user {os.geteuid()}, group {os.getegid()} may not write to {folder}: its owner is user "
+        f"{found.st_uid}, group {found.st_gid}, its mode {stat.S_IMODE(found.st_mode):04o}"
+    )
 
 
 def mount_of(path: Path, root: Path = Path("/")) -> tuple[str, str]:
@@ -71,9 +98,14 @@ def mount_of(path: Path, root: Path = Path("/")) -> tuple[str, str]:
     return best, kind
 
 
-def find(folders: Iterable[Path], root: Path) -> list[Folder]:
-    """One for each file system, by the first folder on it."""
+def find(own: Iterable[Path], root: Path, shared: Iterable[Path] = ()) -> list[Folder]:
+    """One for each file system: those on the machine first, then those that nodes share."""
     found: dict[str, Folder] = {}
-    for path in folders:
-        found.setdefault(mount_of(path, root)[0], Folder(path, root))
+    for paths, common in ((own, False), (shared, True)):
+        for path in paths:
+            point = mount_of(path, root)[0]
+            if point in found:
+                found[point].beside.append(path)
+            else:
+                found[point] = Folder(path, root, shared=common)
     return list(found.values())

@@ -27,6 +27,11 @@ class DurablePlace(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes_per_s: float | None  # None: no limit
     fresh: str = ""  # under which word the job began anew
 
+    @property
+    def own(self) -> bool:
+        """Whether it is this node's; others are shared, and are no machine's fault."""
+        return self.tier is Tier.LOCAL
+
 
 # ── agent → storage process ───────────────────────────────────────────────────────────────────
 

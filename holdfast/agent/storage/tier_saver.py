@@ -289,6 +289,7 @@ class TierSaver:
         before = self._storage_pages[0].of_tier(self.tier)
         self._show(before._replace(failures=self._failures))
         why = f"{error.what}: {error.why}"
+        why += f"; {error.help}" if error.slug == "storage-denied" else ""
         note(f"storage: {self._named}: step {task.key.step} is not saved: {why}")
         key = task.key
         self._tell(

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ from holdfast.agent.health.kernel_log import KernelLog
 from holdfast.agent.health.pressure import HostPressure, groups_of
 from holdfast.agent.health.processes import ClockSteps, JobProcesses
 from holdfast.agent.health.provider import Missing
-from holdfast.detection.health import Reading
+from holdfast.detection.health import Conditions, Reading
+from holdfast.events import Severity
 
 PSI = (
     "some avg10=24.78 avg60=13.10 avg300=5.02 total=8\nfull avg10=12.50 avg60=9 avg300=3 total=7\n"
@@ -94,10 +96,13 @@ def test_a_folder_tells_how_full_it_is_and_whether_it_can_be_written_to(tmp_path
     root = write(tmp_path, {"proc/self/mountinfo": MOUNTS})
     nearly = Folder(Path("/data"), root, disk(10)).read()
     assert by_kind(nearly) == {
-        "mount-read-only": 0.0, "disk-full": 0.99, "disk-filling": 10.0 * (1 << 20)
+        "mount-read-only": 0.0, "disk-full": 0.99, "disk-filling": 10.0 * (1 << 20),
+        "folder-denied": 0.0,
     }  # fmt: skip
     fixed = Folder(Path("/mnt/my share/a"), root, disk(10, os.ST_RDONLY)).read()
     assert by_kind(fixed)["share-read-only"] == 1.0
+    common = Folder(Path("/data"), root, disk(10, os.ST_RDONLY), shared=True).read()
+    assert by_kind(common)["share-read-only"] == 1.0, "whatever its file system"
     assert mount_of(Path("/mnt/my share/a"), root) == ("/mnt/my share", "nfs4")
     assert mount_of(Path("/mnt/other"), root) == ("/", "ext4")
 
@@ -108,6 +113,8 @@ def test_folders_of_one_file_system_are_looked_at_once(tmp_path: Path) -> None:
     assert [one.name for one in folders.find(paths, root)] == [
         "folder /a", "folder /mnt/my share"
     ]  # fmt: skip
+    own, common = folders.find([Path("/a")], root, [Path("/s/x"), Path("/mnt/my share")])
+    assert own.beside == [Path("/s/x")] and not common.beside
 
 
 @pytest.fixture
@@ -131,9 +138,33 @@ def test_a_real_disk_that_fills_up_and_becomes_read_only_is_seen(mounted: Path) 
     assert found["disk-full"] > 0.98 and found["mount-read-only"] == 1.0
 
 
-def test_a_folder_that_is_gone_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        Folder(tmp_path / "gone").read()
+def test_a_folder_that_the_job_will_make_is_looked_at_where_it_will_be(tmp_path: Path) -> None:
+    there, to_be = Folder(tmp_path).read(), Folder(tmp_path / "job" / "gone").read()
+    assert {one.kind for one in to_be} == {one.kind for one in there}
+    assert {one.device for one in to_be} == {str(tmp_path / "job" / "gone")}
+
+
+@pytest.fixture
+def of_root() -> Iterator[Path]:
+    """A folder of root's, and this process is somebody else as far as files go."""
+    if os.geteuid():
+        pytest.skip("only root can become somebody else")
+    folder = Path(tempfile.mkdtemp())  # what pytest makes others cannot enter
+    folder.chmod(0o755)
+    os.seteuid(65534)
+    yield folder
+    os.seteuid(0)
+    folder.rmdir()
+
+
+def test_a_folder_whose_owner_and_mode_refuse_is_a_warning_that_says_who_may_not(
+    of_root: Path,
+) -> None:
+    found = Folder(of_root / "replay", shared=True).read()
+    (told,) = [one for one in Conditions("n").hear(found, 0.0) if one.condition != "disk-full"]
+    assert (told.condition, told.severity) == ("folder-denied", Severity.WARN)
+    assert told.detail.startswith(f"{of_root}/replay cannot be written to: user 65534, group 0 ")
+    assert "its owner is user 0, group 0, its mode 0755" in told.detail and "fsGroup" in told.advice
 
 
 # ── processes and clock ──

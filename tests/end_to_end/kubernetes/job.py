@@ -100,7 +100,9 @@ class ClusterJob:
             lambda s: s["phase"] == "running" and s["attempt"] >= attempt
             and (s["step"] or 0) > after
             and sum(n["state"] == "spare" for n in s["nodes"]) >= spares,
-            f"attempt {attempt} to train",
+            f"attempt {attempt} to train"
+            + (f", past step {after}" if after else "")
+            + (f", with {spares} spares that are ready" if spares else ""),
         )  # fmt: skip
 
     def ends(self, outcome: str = "succeeded") -> None:
