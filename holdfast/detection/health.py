@@ -114,7 +114,8 @@ RULES: dict[str, HealthRule] = {
         "look for errors of the disk in the kernel log, and have it replaced",
     ),
     "share-read-only": HealthRule(
-        HOLDS, 1, 0, WARN, "{device} is {text}", "check the file server and how the volume is mounted"
+        HOLDS, 1, 0, WARN, "{device} is {text}",
+        "check the file server, and how the volume is mounted",
     ),
     "folder-denied": HealthRule(
         HOLDS, 1, 0, WARN, "{device} cannot be written to: {text}", RIGHTS

@@ -180,8 +180,9 @@ class Efficiency:
                 crashes = len(faults | self.blame.corruptions(action.node))
                 if crashes < self._replace_after:
                     return f"{action.node} is replaced and its workers crashed {crashes} times"
-            elif isinstance(action, Fence) and self.checks.has_failed(action.node):
-                if isinstance(event, OF_CHECKS) and not self._is_faulty(action.node):
+            elif isinstance(action, Fence) and isinstance(event, OF_CHECKS):
+                innocent = not self._is_faulty(action.node)
+                if innocent and self.checks.has_failed(action.node):
                     return f"{action.node} is given up for what is wrong on every machine"
         return ""
 
