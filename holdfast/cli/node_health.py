@@ -40,11 +40,13 @@ def _check(machine: dict[str, Any]) -> str:
 def _nodes(job: str | None) -> list[dict[str, Any]]:
     folder = job_folder(job)
     status, counted = client.status(folder), records.signals(folder)
+    reasons = records.given_up(folder)
     alive = {node.name: node for node in status.nodes} if status.outcome is None else {}
     return [
         {
             "node": name,
             "state": alive[name].state if name in alive else "gone",
+            "why": "" if name in alive else reasons.get(name, ""),
             "signals": {str(signal): count for signal, count in counts.items()},
             "score": score(counts),
             "lemon": score(counts) >= LEMON_SCORE,
@@ -56,5 +58,7 @@ def _nodes(job: str | None) -> list[dict[str, Any]]:
 
 def _row(fields: dict[str, Any]) -> tuple[str, ...]:
     which = ", ".join(f"{count} {signal}" for signal, count in fields["signals"].items())
-    now = "; ".join(f"{one.severity}: {one.detail}" for one in fields["conditions"])
+    now = fields["why"] or "; ".join(
+        f"{one.severity}: {one.detail}" for one in fields["conditions"]
+    )
     return fields["node"], fields["state"], f"{fields['score']} of {len(LemonSignal)}", which, now

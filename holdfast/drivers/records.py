@@ -21,13 +21,14 @@ from typing import Annotated
 import msgspec
 
 from holdfast import __version__, journal
-from holdfast.actions import Outcome
+from holdfast.actions import Fence, Outcome
 from holdfast.controller import Limits, State
 from holdfast.diagnosis import lemons
 from holdfast.drivers import report
 from holdfast.drivers.engines import clear, use_ray
 from holdfast.drivers.fencing import require_gone
 from holdfast.errors import Error
+from holdfast.events import NodeJoined
 from holdfast.files import read_plain, unusable
 from holdfast.goodput import ledger, to_goodput
 from holdfast.goodput.ledger import Ledger
@@ -383,6 +384,18 @@ def signals(folder: Path) -> dict[str, lemons.Counts]:
     """How often each node has troubled the job, by its name."""
     entries = list(until_damage(folder / JOURNAL))
     return lemons.signals(entries, entries[-1].at if entries else 0.0)
+
+
+def given_up(folder: Path) -> dict[str, str]:
+    """Why nodes are gone, by their names."""
+    names: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for entry in until_damage(folder / JOURNAL):
+        if isinstance(entry.event, NodeJoined):
+            names[entry.event.node] = entry.event.name
+        gone = (one for one in entry.actions if isinstance(one, Fence) and one.node in names)
+        found |= {names[one.node]: one.reason for one in gone}
+    return found
 
 
 def status(folder: Path, now: float) -> JobStatus:

@@ -8,7 +8,7 @@ import pytest
 from holdfast.cli import story
 from holdfast.diagnosis.lemons import score
 from holdfast.drivers import records
-from tests.end_to_end.local.jobs import RunningJob, program
+from tests.end_to_end.local.jobs import RunningJob, program, small
 from tests.more import long
 from tests.patience import PATIENCE_S
 from tests.warm import Warm
@@ -73,7 +73,8 @@ def test_a_gpu_that_falls_off_the_bus_has_its_node_replaced_by_a_spare(
     assert listed.stdout is not None
     lines = listed.stdout.read().decode().splitlines()
     assert "2 of 7: 1 faults, 1 XIDs" in lines[1], "and the machine has both nodes"
-    assert [line.split()[:5] for line in lines if sick in line] == [[sick, "gone", "1", "of", "7"]]
+    [gone] = [line for line in lines if sick in line]
+    assert gone.split()[:5] == [sick, "gone", "1", "of", "7"] and "XID 79" in gone
     assert listed.wait(PATIENCE_S) == 0
 
 
@@ -87,6 +88,23 @@ def test_a_worker_that_dies_of_it_is_explained_by_the_gpu_and_not_by_what_it_sai
     assert incident.rank in (1, None), "what the kernel said may be heard before the worker is dead"
     assert "XID 79" in incident.summary
     assert any("takes over node rank 1" in action.reason for action in incident.actions)
+
+
+@long
+def test_a_shared_folder_that_refuses_costs_no_node_and_is_noted(home: Path) -> None:
+    tiers = {"shared": {"path": "/sys/kernel/holdfast", "every_s": 1}}  # also for root
+    args, recovery = ["--steps", "4000", "--pause", "0.1"], {"check": "spares"}
+    job = small(home, spares=1, args=args, checkpoints=tiers, recovery=recovery).start()
+    lines = job.folder / "journal.jsonl"
+    job.wait_until(lambda _: "NodesChecked" in lines.read_text(), "the spare is checked")
+    told = "checkpoints.shared: saving fails, nothing has ever been saved: /sys/kernel/holdfast"
+    status = job.wait_until(lambda s: any(told in n.text for n in s.notes), "the note")
+    [tier] = status.checkpoints
+    assert tier.step is None and tier.failures > 0
+    assert [n.state for n in status.nodes if n.rank is None] == ["spare"]
+    assert "Fence" not in lines.read_text() and not job.incidents()
+    assert Warm(["stop", job.name, "--now"]).wait(PATIENCE_S) == 0
+    job.wait_end(130)
 
 
 @long
