@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.controller import NodeState
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
-from holdfast.simulation.common_faults import DISK, WRONG
+from holdfast.simulation.common_faults import WRONG
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED
 from holdfast.simulation.slowness import Slow
@@ -421,11 +421,8 @@ def _common_fault_is_over(world: "World") -> None:
 
 
 def _disk_faults(world: "World") -> None:
-    """A disk of a single machine, that only its check finds, for good."""
-    agent = _some_agent(world)
-    if agent is not None:
-        agent.fault = DISK
-        world.referees.sick(agent.node, "disk", Severity.FATAL)
+    """The next node has a disk that only its check finds to be broken."""
+    world.bad_disk = True
 
 
 def _refusals(world: "World") -> None:

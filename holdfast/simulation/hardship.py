@@ -48,7 +48,7 @@ RATES: dict[str, tuple[float, float]] = {
     "updates": (4, 100),  # somebody wants another version, which may be worth nothing
     "bad_in_groups": (1, 12),  # a machine is, for good, and one at a time
     "common_faults": (2, 20),  # for some time every machine fails the same check
-    "disk_faults": (1, 10),  # a machine has a disk that fails its check, for good
+    "disk_faults": (1, 10),  # a new node has a disk that fails its check
     "refusals": (1, 10),  # for some time the folder that all nodes share takes no files
 }
 """Times a day, lowest and highest, where it is on at all."""

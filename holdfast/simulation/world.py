@@ -15,6 +15,7 @@ from holdfast.messages import Leave, Start, Stop
 from holdfast.simulation import faults
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.book import SimulatedJournal
+from holdfast.simulation.common_faults import DISK
 from holdfast.simulation.control import REGISTER_S, Control
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
@@ -52,6 +53,7 @@ class World:
         self._excused_until = -math.inf  # it may rightly take them for lost
         self._ended: dict[str, str] = {}  # nodes whose end the engine knows of, and how
         self._ports = 1000
+        self.bad_disk = False  # the next node has one
 
     # ── the whole story ──
 
@@ -137,6 +139,9 @@ class World:
         odd = bool(self.agents) and env.chance(hard.share("odd_nodes"))
         agent = SimulatedAgent(env, self, self.truth, len(self.agents), hard.workers + odd)
         self.agents[agent.node] = agent
+        if self.bad_disk:
+            self.bad_disk, agent.fault = False, DISK
+            self.referees.sick(agent.node, DISK, Severity.FATAL)
         control = self.control
         assert control is not None
         control.shell.nodes.expect(agent.node, REGISTER_S)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.checks import host, tools
+from holdfast.checks.outcome import CheckFinding
 from holdfast.checks.plan import MIB
 
 
@@ -82,7 +83,7 @@ def test_tools_that_are_not_installed_are_skipped_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert tools.dcgmi() == ("skipped", "dcgmi is not installed", "", "")
+    assert tools.dcgmi() == CheckFinding("skipped", "dcgmi is not installed")
     assert tools.nccl_tests().state == "skipped"
 
 

@@ -41,7 +41,7 @@ def test_a_shared_folder_that_refuses_costs_no_node_and_stops_nothing(seed: int)
 
 
 def test_the_disk_of_one_machine_costs_that_one() -> None:
-    world = checked(1, disk_faults=60.0)
+    world = checked(1, disk_faults=400.0)
     assert failures(world), "and the referee has nothing against it"
 
 
