@@ -314,16 +314,20 @@ def _node_unfit(state: State, event: NodeUnfit | NodesChecked) -> list[AnyAction
     node = state.nodes.get(event.node)
     if node is None or node.state is NodeState.MEMBER:
         return []
-    why = f"{node.name} failed its checks: {event.why}"
     machines.failed(state, node, event.why)
+    return _failed(state, node, event.why)
+
+
+def _failed(state: State, node: Node, found: str) -> list[AnyAction]:
+    why = f"{node.name} failed its checks: {found}"
     reason = machines.innocent(state, node)
     if reason and state.limits.checks == "spares":
-        machines.keep(state, node, event.why, reason)
+        machines.keep(state, node, found, reason)
         return []
-    nodes.remove(state, event.node, why)
+    nodes.remove(state, node.node, why)
     kept = f"its machine is not left: {reason}" if reason else "its machine is left"
     machines.tell(state, f"spare {node.name} is replaced: {why}; {kept}")
-    fence = Fence(node=event.node, reason=why, blamed=not reason)
+    fence = Fence(node=node.node, reason=why, blamed=not reason)
     many = len(state.failed_checks) >= MAX_STILLBORN
     if many and _lacks_nodes(state):
         return [fence, *_without_more(state, why)]
@@ -335,8 +339,10 @@ def _node_unfit(state: State, event: NodeUnfit | NodesChecked) -> list[AnyAction
 def _nodes_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     """Spares that fail are replaced; members go on, or what failed is decided now."""
     actions = recovery.when_checked(state, event)
-    for node, why in event.found.items():
-        actions += _node_unfit(state, NodeUnfit(node=node, why=why)) if why else []
+    for node_id, why in event.found.items():
+        node = state.nodes.get(node_id)
+        if why and node is not None and node.state is not NodeState.MEMBER:
+            actions += _failed(state, node, why)
     return actions or health.review(state) or resizing.review(state) or updates.review(state)
 
 

@@ -60,14 +60,23 @@ def failed(state: State, node: Node, why: str) -> None:
 
 def innocent(state: State, node: Node) -> str:
     """A machine that waits has failed: why it is not to be left for that; empty if it is."""
-    (own,) = (one for one in state.failed_checks if one.node == node.node)
+    if why := _shared(state, node):
+        return why
+    limit = conditions.cordon(state, node)
+    return f"of the machines that this job may leave, {limit}" if limit else ""
+
+
+def _shared(state: State, node: Node) -> str:
+    """Why it is probably not this machine's fault that it has failed; empty if it may be."""
+    own = next((one for one in state.failed_checks if one.node == node.node), None)
+    if own is None:  # another one has passed at the same time
+        return ""
     others = [one for one in state.failed_checks if one is not own]
     if same := [one for one in others if one.check == own.check]:
         return f"{same[-1].name} has failed the same check, so look at what nodes share"
     if len(others) >= IN_A_ROW:
         return f"{len(others)} others have failed theirs, so look at what nodes share"
-    limit = conditions.cordon(state, node)
-    return f"of the machines that this job may leave, {limit}" if limit else ""
+    return ""
 
 
 def keep(state: State, node: Node, why: str, reason: str) -> None:
@@ -106,19 +115,9 @@ def check_again(state: State) -> list[AnyAction]:
 
 def heard(state: State, event: NodesChecked) -> Diagnosed | None:
     """The verdict that has waited for this, if one has; members that failed have a fault now,
-    unless most have: that is none of theirs."""
-    found = {node: why for node, why in event.found.items() if node in state.nodes}
-    most = _most_fail(state, found)
-    state.failed_checks = state.failed_checks if all(found.values()) else []
-    for node_id, why in found.items():
-        node = state.nodes[node_id]
-        node.checked = not why
-        if why:
-            failed(state, node, why)
-        elif node.state is NodeState.SPARE and _has_failed(state, node):
-            tell(state, f"spare {node.name} has passed its checks and counts again")
-        if not why or (node.state is NodeState.MEMBER and not most):
-            conditions.remember(state, node, _condition(node_id, why))
+    unless most have, or others have failed likewise."""
+    found = {n: why for n, why in event.found.items() if n in state.nodes}
+    _compare(state, found)
     for node in filter(None, map(state.nodes.get, event.missing)):
         node.asked = False  # it is asked again with the next news, not at once
     verdict, waits = state.suspicion, state.phase is Phase.RECOVERING and state.stopped
@@ -128,15 +127,27 @@ def heard(state: State, event: NodesChecked) -> Diagnosed | None:
     return verdict
 
 
-def _most_fail(state: State, found: dict[str, str]) -> bool:
-    """Whether more than half of several members have failed, which is told."""
+def _compare(state: State, found: dict[str, str]) -> None:
+    """What machines have found at the same time. Where one passes, a failure is another's own."""
+    passes = not all(found.values())
+    state.failed_checks = [] if passes else state.failed_checks
+    for node, why in ((state.nodes[node_id], why) for node_id, why in found.items()):
+        node.checked = not why
+        if why and not passes:
+            failed(state, node, why)
+        elif not why and node.state is NodeState.SPARE and _has_failed(state, node):
+            tell(state, f"spare {node.name} has passed its checks and counts again")
     members = {node: why for node, why in found.items() if node in state.ranks.values()}
-    bad = [why for why in members.values() if why]
-    most = len(bad) > 1 and 2 * len(bad) > len(members)
-    if most:
-        words = f"{len(bad)} of {len(members)} machines have failed their checks"
-        tell(state, f"{words}, and none is left for that: look at what they share ({bad[0]})")
-    return most
+    bad = {node: why for node, why in members.items() if why}
+    if not (len(bad) > 1 and 2 * len(bad) > len(members)):
+        bad = {node: why for node, why in bad.items() if _shared(state, state.nodes[node])}
+    if bad:
+        count = f"{len(bad)} of {len(members)} machines that train and were checked have failed"
+        told = next(iter(bad.values()))
+        tell(state, f"{count}, and none is left for that: look at what nodes share ({told})")
+    for node_id, why in found.items():
+        if not why or (node_id in members and node_id not in bad):
+            conditions.remember(state, state.nodes[node_id], _condition(node_id, why))
 
 
 def _condition(node: str, why: str, severity: Severity = Severity.FATAL) -> HealthChanged:

@@ -81,19 +81,7 @@ def alert_rules(limits: AlertLimits = LIMITS) -> tuple[AlertRule, ...]:
             "holdfast_spares{$S} < holdfast_spares_wanted{$S}",
             900, "warning", f"{job} has {{{{ $value }}}} spares, fewer than it asks for",
         ),
-        AlertRule(
-            "HoldfastCheckpointTooOld",
-            "holdfast_checkpoint_age_seconds{$S} > "
-            f"{n.checkpoint:g} * holdfast_checkpoint_interval_seconds{{$S}} > 0 and "
-            f"holdfast_checkpoint_age_seconds{{$S}} > {n.checkpoint_s}",
-            300, "critical", f"the newest checkpoint of {job} in tier {{{{ $labels.tier }}}} is "
-            "{{ $value | humanizeDuration }} old",
-        ),
-        AlertRule(
-            "HoldfastCheckpointsFail",
-            "holdfast_checkpoint_failing{$S} == 1",
-            600, "critical", f"no checkpoint of {job} is saved in tier {{{{ $labels.tier }}}}",
-        ),
+        *_of_checkpoints(job, n),
         AlertRule(
             "HoldfastStraggler",
             f"holdfast_straggler_ratio{{$S}} > {n.straggler:g}",
@@ -121,6 +109,24 @@ def alert_rules(limits: AlertLimits = LIMITS) -> tuple[AlertRule, ...]:
             "holdfast_disk_used_ratio{$S} > 0.5",
             600, "warning", f"{{{{ $labels.folder }}}} on {{{{ $labels.node }}}} of {job} will be "
             f"full within {n.disk_full_in_s // HOUR_S} h",
+        ),
+    )  # fmt: skip
+
+
+def _of_checkpoints(job: str, n: AlertLimits) -> tuple[AlertRule, ...]:
+    return (
+        AlertRule(
+            "HoldfastCheckpointTooOld",
+            "holdfast_checkpoint_age_seconds{$S} > "
+            f"{n.checkpoint:g} * holdfast_checkpoint_interval_seconds{{$S}} > 0 and "
+            f"holdfast_checkpoint_age_seconds{{$S}} > {n.checkpoint_s}",
+            300, "critical", f"the newest checkpoint of {job} in tier {{{{ $labels.tier }}}} is "
+            "{{ $value | humanizeDuration }} old",
+        ),
+        AlertRule(
+            "HoldfastCheckpointsFail",
+            "holdfast_checkpoint_failing{$S} == 1",
+            600, "critical", f"no checkpoint of {job} is saved in tier {{{{ $labels.tier }}}}",
         ),
     )  # fmt: skip
 

@@ -60,7 +60,7 @@ class Environment:
         self.now = 0.0
         self.hardship = hardship
         self.calm = False  # the hardship is over
-        self.common_fault = ""  # what checks find on every machine
+        self.shared_fault = ""  # what checks find on every machine
         self.dice = Random(f"world {hardship.seed}")
         self.happened = 0  # how many things have
         self._at_once = 0  # how many at this moment

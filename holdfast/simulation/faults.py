@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from holdfast.controller import NodeState
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
-from holdfast.simulation.common_faults import WRONG
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED
+from holdfast.simulation.shared_faults import WRONG
 from holdfast.simulation.slowness import Slow
 from holdfast.simulation.wires import SimulatedWire
 
@@ -408,16 +408,16 @@ def _has_saved(world: "World", node: str, attempt: int) -> None:
 # ── what checks find ──
 
 
-def _common_faults(world: "World") -> None:
+def _shared_faults(world: "World") -> None:
     """What all nodes share is broken for a while."""
-    if not world.env.common_fault:
-        world.env.common_fault = WRONG
+    if not world.env.shared_fault:
+        world.env.shared_fault = WRONG
         world.referees.all_fail()
-        world.env.after(world.env.between(60.0, 7200.0), _common_fault_is_over, world)
+        world.env.after(world.env.between(60.0, 7200.0), _shared_fault_is_over, world)
 
 
-def _common_fault_is_over(world: "World") -> None:
-    world.env.common_fault = ""
+def _shared_fault_is_over(world: "World") -> None:
+    world.env.shared_fault = ""
 
 
 def _disk_faults(world: "World") -> None:
@@ -496,7 +496,7 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "flaky_networks": _flaky_networks,
     "updates": _updates,
     "bad_in_groups": _bad_in_groups,
-    "common_faults": _common_faults,
+    "shared_faults": _shared_faults,
     "disk_faults": _disk_faults,
     "refusals": _refusals,
 }

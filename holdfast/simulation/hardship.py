@@ -47,7 +47,7 @@ RATES: dict[str, tuple[float, float]] = {
     "flaky_networks": (0.5, 6),  # a node's links lose packets: all wait, or are slower
     "updates": (4, 100),  # somebody wants another version, which may be worth nothing
     "bad_in_groups": (1, 12),  # a machine is, for good, and one at a time
-    "common_faults": (2, 20),  # for some time every machine fails the same check
+    "shared_faults": (2, 20),  # for some time every machine fails the same check
     "disk_faults": (1, 10),  # a new node has a disk that fails its check
     "refusals": (1, 10),  # for some time the folder that all nodes share takes no files
 }
@@ -78,7 +78,7 @@ UPDATES = {kind: RATES[kind] for kind in ("updates",)}
 """The same, in a few worlds."""
 GROUPS = {kind: RATES[kind] for kind in ("bad_in_groups",)}
 """The same; groups may repeat steps there."""
-OF_CHECKS = {kind: RATES[kind] for kind in ("common_faults", "disk_faults", "refusals")}
+OF_CHECKS = {kind: RATES[kind] for kind in ("shared_faults", "disk_faults", "refusals")}
 """The same, in all worlds in which machines are checked."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
 STANDBYS = 0.5  # of all clusters: those in which a second controller waits

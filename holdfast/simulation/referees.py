@@ -48,7 +48,6 @@ from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation import choosing
 from holdfast.simulation.blame import FairBlame
-from holdfast.simulation.common_faults import FairChecks
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
 from holdfast.simulation.hardship import KEEPS, Hardship
@@ -57,6 +56,7 @@ from holdfast.simulation.left_out import FairSkips, LeftOut
 from holdfast.simulation.memory import NodeMemory, ResumedFrom, holdings
 from holdfast.simulation.numbers import FiniteNumbers
 from holdfast.simulation.resumption import Resumption, Samples, WholeSnapshots
+from holdfast.simulation.shared_faults import FairChecks
 from holdfast.simulation.sickness import Sickness
 from holdfast.simulation.whole_replicas import WholeReplicas
 

@@ -15,7 +15,6 @@ from holdfast.messages import Leave, Start, Stop
 from holdfast.simulation import faults
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.book import SimulatedJournal
-from holdfast.simulation.common_faults import DISK
 from holdfast.simulation.control import REGISTER_S, Control
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
@@ -23,6 +22,7 @@ from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.lives import Lives
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.runs import Group
+from holdfast.simulation.shared_faults import DISK
 from holdfast.simulation.sightings import Sightings
 from holdfast.simulation.wires import SimulatedWire
 
@@ -82,7 +82,7 @@ class World:
 
     def _calm_down(self) -> None:
         env = self.env
-        env.calm, env.common_fault = True, ""
+        env.calm, env.shared_fault = True, ""
         self.truth.crashing = self.truth.storage_away = False
         for agent in self.living():
             agent.slow, agent.drags, agent.stalls_until = None, 1.0, 0.0

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.actions import Fence
 from holdfast.events import NodesChecked, NodeUnfit
-from holdfast.simulation.common_faults import WRONG, FairChecks
 from holdfast.simulation.referees import Efficiency
+from holdfast.simulation.shared_faults import WRONG, FairChecks
 from holdfast.simulation.world import World
 from tests.simulation.test_group_faults import events
 from tests.simulation.test_referees import entry, hardship, in_trouble
@@ -28,7 +28,7 @@ def failures(world: World) -> int:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_where_every_machine_fails_its_checks_at_most_one_is_left_each_time(seed: int) -> None:
-    world = checked(seed, common_faults=60.0)
+    world = checked(seed, shared_faults=60.0)
     assert failures(world) > 3, "spares stay, and are checked again"
 
 
