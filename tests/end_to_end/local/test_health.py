@@ -97,6 +97,7 @@ def test_a_shared_folder_that_refuses_costs_no_node_and_is_noted(home: Path) -> 
     job = small(home, spares=1, args=args, checkpoints=tiers, recovery=recovery).start()
     lines = job.folder / "journal.jsonl"
     job.wait_until(lambda _: "NodesChecked" in lines.read_text(), "the spare is checked")
+    assert "Fence" not in lines.read_text()
     told = "checkpoints.shared: saving fails, nothing has ever been saved: /sys/kernel/holdfast"
     status = job.wait_until(lambda s: any(told in n.text for n in s.notes), "the note")
     [tier] = status.checkpoints
