@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.controller import State, skipping
+from holdfast.controller import State, conditions, skipping
 from holdfast.controller.incidents import node_of
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import IncidentRecord
@@ -125,7 +125,7 @@ def _add_state(found: Exposition, state: State, status: JobStatus) -> None:
     found.add("holdfast_nodes", len(state.ranks))
     found.add("holdfast_nodes_wanted", state.target)
     found.add("holdfast_workers", state.world_size)
-    found.add("holdfast_spares", len(state.spares))
+    found.add("holdfast_spares", conditions.sound_spares(state))
     found.add("holdfast_spares_wanted", state.limits.spare_count)
     for node in status.nodes:
         found.add("holdfast_node_state", 1, node=node.name, state=node.state)

@@ -54,7 +54,7 @@ _STATE = (
     _job("gauge", "nodes", "Nodes that train."),
     _job("gauge", "nodes_wanted", "Nodes that should train."),
     _job("gauge", "workers", "Workers of the attempt."),
-    _job("gauge", "spares", "Nodes that are warm and wait."),
+    _job("gauge", "spares", "Nodes that are warm, wait and have no fault."),
     _job("gauge", "spares_wanted", "Spares that the job asks for."),
     _job("gauge", "node_state", "1 for the state that a node is in.", "node", "state"),
     _job(
