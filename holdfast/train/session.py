@@ -222,6 +222,7 @@ class Run:
         replicas, kept_equal = self._layout.replicas, self._layout.replicas + self._layout.apart
         gather = self._parts.gather
         tracked = Tracked(everything, self.device, kept_equal, self._ranks, gather)
+        tracked.random_loaded = self._layout.draw_alike  # of another layout they may differ
         self._tracked = tracked
         if self._survival is not None and not tracked.movable:
             self._survival.stay("it keeps state that is not the same on all ranks")

@@ -73,6 +73,8 @@ class Tracked:
         }
         self.replicated = ranks.world_size == 1 or self._all_replicated()
         self._roles: dict[str, ParameterRole] = {}
+        self.random_loaded: Callable[[], None] = lambda: None
+        """Called when the random number generators were put back."""
         self._fingerprint = self.meet(gather)
 
     def same_on(self, ranks: Ranks) -> None:
@@ -128,6 +130,7 @@ class Tracked:
     def load_random(self, private: Tree) -> None:
         """Put the random number generators back; last, because loading may draw numbers."""
         random_state.restore(cloned(private[RANDOM]), self._device)
+        self.random_loaded()
 
     # ── what it consists of ──
 

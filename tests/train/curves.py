@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.nn.functional import dropout
 
 from holdfast.checkpoint.arena import Arena
 from holdfast.dimensions import VARIABLE, Layout, told
@@ -53,6 +54,7 @@ class Attempt(NamedTuple):
     nodes_each: int = 1  # of a replica
     stops: int = 0  # after so many losses the loop is asked to end; 0: never
     experts: bool = False  # the model has some
+    dropout: float = 0.0  # between blocks, in a script that seeds nothing
     linear: bool = False  # SGD with momentum and nothing clipped, instead of AdamW
 
 
@@ -102,6 +104,9 @@ class CurveRank:
         torch.manual_seed(what.seed)
         model: torch.nn.Module = Llama(EXPERTS if what.experts else SHAPE)
         placement = find_placement()
+        if what.dropout:
+            _drop_out(model, what.dropout)
+            torch.manual_seed(what.seed + placement.rank)
         run = Run(placement, torch.device("cpu"), ProgressReporter(Page(Page.create()), 0))
         model = run.parallelize(model, places=PLACES) if what.layout else run.parallelize(model)
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(
@@ -121,11 +126,25 @@ class CurveRank:
             dist.all_reduce(mean)
             run.log(loss=mean, grad_norm=result.grad_norm)
             losses.append(float(mean))
+            if ranks is not None and ranks.tp > 1:
+                _require_alike(result.loss, run.mesh["tp"].get_group())
             if len(losses) == what.stops:
                 state.stop()
             if len(losses) == what.until:
                 break
         return losses
+
+
+def _drop_out(model: torch.nn.Module, share: float) -> None:
+    for layer in model.get_submodule("layers").children():
+        layer.register_forward_hook(lambda _module, _given, out: dropout(out, share))
+
+
+def _require_alike(loss: torch.Tensor, group: Any) -> None:
+    """Ranks along `tp` compute the same."""
+    losses = [torch.empty_like(loss) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(losses, loss, group=group)
+    assert all(torch.equal(other, loss) for other in losses), losses
 
 
 def serve(pipe: Any) -> None:

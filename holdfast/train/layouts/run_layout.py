@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from holdfast.dimensions import NAMES
 from holdfast.errors import Error
+from holdfast.train import random_state
 from holdfast.train.elastic import policy_in
 from holdfast.train.group import join_alone
 from holdfast.train.layouts.asked import (
@@ -117,7 +118,22 @@ class RunLayout:
             self.apart.append(built.model)
         scale = self.tracked.get("holdfast_loss_scale")
         self._stepper = Stepper(built, dimensions, mesh, scale)
+        self.draw_alike()
         return built.model
+
+    def draw_alike(self) -> None:
+        """Have the ranks along `tp` go on with the random numbers of the first of them.
+
+        What lies between divided layers is whole on each, so dropout has to leave out the same of
+        it; else parameters that all have, such as those of norms, drift apart. With
+        `sequence_parallel` each has another part of it.
+        """
+        if self._asked.dimensions.tp == 1 or self._asked.layout.sequence_parallel:
+            return
+        group = self.mesh["tp"].get_group()
+        numbers = [random_state.capture(self._device)]
+        dist.broadcast_object_list(numbers, src=dist.get_global_rank(group, 0), group=group)
+        random_state.restore(numbers[0], self._device)
 
     def _replicated(
         self, model: nn.Module, options: Mapping[str, Any], settled: Callable[[], bool]
