@@ -274,7 +274,8 @@ def _require_stateful(name: str, thing: object) -> None:
             "not-tracked",
             f"{name} ({type(thing).__qualname__}) cannot be snapshotted",
             why="it lacks state_dict() or load_state_dict()",
-            help="use holdfast.train.loader(...) for data; for other objects add the two methods",
+            help="for data use holdfast.train.loader(dataset, ...), or resumable(DataLoader(...)) "
+            "of holdfast.integrations.resumable; for other objects add the two methods",
         )
     if isinstance(thing, torch.nn.Module):
         _require_known_sharding(name, thing)

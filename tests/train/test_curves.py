@@ -161,6 +161,30 @@ def test_a_layout_goes_on_from_a_fault_in_any_step_bit_for_bit(
         assert len(after) >= STEPS - step
 
 
+# ── plans ──
+
+HEADS = "replicated_with_grad_allreduce"
+
+
+@pytest.mark.parametrize(
+    ("world", "layout"),
+    sample([(2, {"tp": 2})], [(2, {"tp": 2, "sequence_parallel": True}), (4, FSDP_TP)]),
+    ids=str,
+)
+def test_norms_of_heads_learn_as_on_one_rank(
+    fleet: CurveFleet, world: int, layout: dict[str, Any]
+) -> None:
+    alone = fleet.losses(None, 1, heads=HEADS)
+    assert apart(fleet.losses(layout, world, heads=HEADS), alone) < TOLERANCE
+
+
+def test_a_plan_that_forgets_them_is_refused_before_copies_drift_apart(fleet: CurveFleet) -> None:
+    with pytest.raises(AssertionError) as refused:
+        fleet.losses({"tp": 2}, 2, heads="")
+    said = str(refused.value)
+    assert "error[layout-invalid]" in said and "query_norm.weight differs between" in said
+
+
 # ── a model with experts ──────────────────────────────────────────────────────────────────────
 
 EP: dict[str, Any] = {"dp_shard": 2, "ep": 2}

@@ -119,6 +119,16 @@ def test_norms_stay_whole_without_sequence_parallelism() -> None:
     assert isinstance(styles(llama(), Llama.tp_plan, sequence=True)["norm"], SequenceParallel)
 
 
+def test_norms_of_heads_are_divided_as_the_heads_whatever_the_sequence() -> None:
+    model = llama()
+    model.layers[0].attention.query_norm = nn.RMSNorm(8)
+    plan = {"layers.*.attention.query_norm": "replicated_with_grad_allreduce"}
+    (style,) = styles(model, plan, sequence=False).values()
+    assert isinstance(style, SequenceParallel)
+    with pytest.raises(Error, match="no module that computes on a part of the sequence"):
+        styles(model, plan, sequence=True)
+
+
 @pytest.mark.parametrize(
     ("plan", "sequence", "said"),
     [

@@ -31,8 +31,9 @@ COLUMNS, ROWS = ("colwise", "local_colwise"), ("rowwise", "local_rowwise")
 FIRST = ("rowwise_rep", "embedding_rowwise")  # given tokens, which all have
 LAST = ("colwise_rep", "colwise_gather_output")  # gives scores, which all get
 NORM = "sequence_parallel"
+HEADS = "replicated_with_grad_allreduce"  # a norm of each head, (batch, places, heads, width)
 EXPERTS = ("experts", "ep_dispatch_experts")  # of `ep`, nothing to `tp`
-WORDS = (*COLUMNS, *ROWS, *FIRST, *LAST, NORM, EXPERTS[0])
+WORDS = (*COLUMNS, *ROWS, *FIRST, *LAST, NORM, HEADS, EXPERTS[0])
 _DECLARED = ("tp_plan", "_tp_plan", "base_model_tp_plan")
 _HEADS = (
     *("heads", "n_heads", "num_heads", "n_head", "num_attention_heads"),
@@ -79,7 +80,7 @@ def styles(model: nn.Module, plan: Plan, *, sequence: bool) -> dict[str, Paralle
             raise unknown_name(pattern, names)
         style = _style(word, sequence=sequence)
         found |= dict.fromkeys(meant, style) if style is not None else {}
-    if sequence and NORM not in plan.values() and SequenceParallel not in map(type, found.values()):
+    if sequence and not any(w == NORM or isinstance(w, SequenceParallel) for w in plan.values()):
         raise Error(
             "layout-invalid",
             "sequence_parallel: the plan has no module that computes on a part of the sequence",
@@ -127,6 +128,8 @@ def _style(word: str | ParallelStyle, *, sequence: bool) -> ParallelStyle | None
             return ColwiseParallel(input_layouts=between, output_layouts=Replicate())
         case "sequence_parallel":
             return SequenceParallel() if sequence else None
+        case "replicated_with_grad_allreduce":
+            return SequenceParallel(sequence_dim=2)
         case "experts" | "ep_dispatch_experts":
             return None
     raise Error(
