@@ -78,7 +78,8 @@ def test_a_megatron_optimizer_goes_on_bit_for_bit() -> None:
     first.step()
     second = MegatronStandIn()
     second.model.load_state_dict(model)
-    OptimizerState(SimpleNamespace(chained_optimizers=[second])).load_state_dict(state)
+    stub = SimpleNamespace(optimizer=None, is_stub_optimizer=True)
+    OptimizerState(SimpleNamespace(chained_optimizers=[second, stub])).load_state_dict(state)
     second.step()
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -18,9 +18,7 @@ from holdfast.errors import Error
 TOLERANCE = 1e-2  # relative; of sums in another order, in few bits
 
 
-def require_same_gradients(
-    parameters: Iterable[tuple[str, torch.Tensor]], tp: DeviceMesh
-) -> None:
+def require_same_gradients(parameters: Iterable[tuple[str, torch.Tensor]], tp: DeviceMesh) -> None:
     """Raise `Error` (layout-invalid) with the name of a parameter that is whole on the ranks of
     `tp`, and whose gradients differ there. All of them call this."""
     whole = [(name, p.grad) for name, p in parameters if p.grad is not None and _is_whole(p.grad)]
