@@ -13,6 +13,7 @@ from holdfast.train.layouts.asked import asked_layout, require_plain_options
 from holdfast.train.layouts.blocks import find_blocks
 from holdfast.train.layouts.build import Built
 from holdfast.train.layouts.clipping import clip, gradients_of, total_norm
+from holdfast.train.layouts.context import SharedContext
 from holdfast.train.layouts.experts import experts_of
 from holdfast.train.layouts.loss_scale import BEGIN, LossScale
 from holdfast.train.layouts.recomputation import recompute
@@ -236,6 +237,37 @@ def test_a_loss_scale_leaves_out_steps_that_overflow_and_is_state() -> None:
     other = LossScale()
     other.load_state_dict(scale.state_dict())
     assert other.state_dict() == scale.state_dict() == {"factor": BEGIN / 2, "good": 1}
+
+
+# ── models that only a step can call ──
+
+
+class Two:
+    """A dimension of a mesh of two ranks, of which this is the first."""
+
+    def get_local_rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def get_group(self) -> None:
+        return None
+
+
+def test_a_model_with_part_of_a_sequence_or_of_the_layers_is_not_called_by_the_script() -> None:
+    from holdfast.train.layouts.pipeline import Pipeline, chain_of
+
+    model: Any = llama()
+    SharedContext(Two(), model, ["rope"]).adopt([model], [*model.layers])  # type: ignore[arg-type]
+    with pytest.raises(Error, match=r"by itself, but parallel\.cp"):
+        model(batch())
+    model = llama()
+    chain = chain_of(model, find_blocks(model, None))
+    here = Pipeline(model, chain, Two(), Layout(pp=2)).model  # type: ignore[arg-type]
+    with pytest.raises(Error, match=r"by itself, but parallel\.pp") as refused:
+        here(batch())
+    assert "run.train_step" in refused.value.help
 
 
 # ── stages ──

@@ -23,7 +23,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from holdfast.dimensions import ScheduleName, divisors
 from holdfast.errors import Error
-from holdfast.train import random_state
+from holdfast.train.layouts.asked import called_alone
 from holdfast.train.layouts.blocks import Blocks, has_parameters, require_blocks
 
 Loss = Callable[..., torch.Tensor]
@@ -239,6 +239,7 @@ class Pipeline:
         """What of the model is on this rank, with its names."""
         self.blocks = [model.get_submodule(name) for name in held if name in chain.blocks]
         self.stages = [stage_of(self.model, chain, n, self.count) for n in self.numbers]
+        self.model.forward = _called_alone
         self._schedule: Any = None
         self._loss: Loss = lambda *_: torch.zeros(())
 
@@ -275,23 +276,21 @@ class Pipeline:
         )
         # shapes are found out by a forward pass on top, which must leave no trace
         find_out = made._initialize_pp_stages
-        made._initialize_pp_stages = lambda *a, **k: self._without_a_trace(
-            device, find_out, *a, **k
-        )
+        made._initialize_pp_stages = lambda *a, **k: self._without_a_trace(find_out, *a, **k)
         return made
 
-    def _without_a_trace(
-        self, device: torch.device, act: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
+    def _without_a_trace(self, act: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        numbers = random_state.capture(device)  # dropout draws some
         try:
             return act(*args, **kwargs)
         finally:
-            random_state.restore(numbers, device)
             with torch.no_grad():
                 for buffer, value in kept:
                     buffer.copy_(value)
+
+
+def _called_alone(*_: Any, **__: Any) -> Any:
+    raise called_alone("pp")
 
 
 def _note(flow: _Flow) -> Any:

@@ -129,7 +129,7 @@ def _style(word: str | ParallelStyle, *, sequence: bool) -> ParallelStyle | None
         case "sequence_parallel":
             return SequenceParallel() if sequence else None
         case "replicated_with_grad_allreduce":
-            return SequenceParallel(sequence_dim=2)
+            return SequenceParallel(sequence_dim=2, use_local_output=True)
         case "experts" | "ep_dispatch_experts":
             return None
     raise Error(
