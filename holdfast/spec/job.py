@@ -419,7 +419,8 @@ class Job(Section):
             try:
                 self.parallel.layout.resolve(nodes * workers)
             except ValueError as error:
-                return f"{error} ({nodes} nodes with {workers} workers each)"
+                size = "1 node" if nodes == 1 else f"{nodes} nodes"
+                return f"{error} ({size} with {workers} workers each)"
         return ""
 
     @property

@@ -56,6 +56,7 @@ class Attempt(NamedTuple):
     experts: bool = False  # the model has some
     dropout: float = 0.0  # between blocks, in a script that seeds nothing
     heads: str | None = None  # queries have norms of heads, for which the plan has this word
+    tied: bool = False  # embedding and head are one parameter
     linear: bool = False  # SGD with momentum and nothing clipped, instead of AdamW
 
 
@@ -105,6 +106,8 @@ class CurveRank:
         torch.manual_seed(what.seed)
         model: torch.nn.Module = Llama(EXPERTS if what.experts else SHAPE)
         placement = find_placement()
+        if what.tied:
+            model.get_submodule("head").weight = model.get_parameter("embedding.weight")
         if what.dropout:
             _drop_out(model, what.dropout)
             torch.manual_seed(what.seed + placement.rank)

@@ -178,7 +178,23 @@ def test_norms_of_heads_learn_as_on_one_rank(
     assert apart(fleet.losses(layout, world, heads=HEADS), alone) < TOLERANCE
 
 
-def test_a_plan_that_forgets_them_is_refused_before_copies_drift_apart(fleet: CurveFleet) -> None:
+@pytest.mark.parametrize(
+    ("world", "layout"), sample([(2, {"tp": 2})], [(2, {"dp_shard": 2}), (4, FSDP_TP)]), ids=str
+)
+def test_weights_that_are_tied_stay_one_parameter(
+    fleet: CurveFleet, world: int, layout: dict[str, Any]
+) -> None:
+    alone, memory = fleet.losses(None, 1, tied=True), f"tied {layout}"
+    undisturbed = fleet.losses(layout, world, tied=True)
+    assert apart(undisturbed, alone) < TOLERANCE
+    fleet.losses(layout, world, tied=True, until=STEPS // 2, arena=memory)
+    after = fleet.losses(layout, world, tied=True, seed=2, arena=memory)
+    assert after == undisturbed[-len(after) :]
+
+
+def test_a_plan_that_forgets_norms_of_heads_is_refused_before_copies_drift_apart(
+    fleet: CurveFleet,
+) -> None:
     with pytest.raises(AssertionError) as refused:
         fleet.losses({"tp": 2}, 2, heads="")
     said = str(refused.value)

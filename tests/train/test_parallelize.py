@@ -18,7 +18,7 @@ from holdfast.train.layouts.experts import experts_of
 from holdfast.train.layouts.loss_scale import BEGIN, LossScale
 from holdfast.train.layouts.recomputation import recompute
 from holdfast.train.layouts.stepping import Share, Stepper
-from holdfast.train.layouts.tensor import plan_of, require_divisible, styles
+from holdfast.train.layouts.tensor import plan_of, require_divisible, styles, tie_again
 from llama import Llama, mean_loss
 from tests.train.curves import EXPERTS, SHAPE
 
@@ -144,6 +144,17 @@ def test_a_plan_that_does_not_fit_the_model_is_refused(
     with pytest.raises(Error) as refused:
         styles(llama(), plan, sequence=sequence)
     assert said in refused.value.what
+
+
+def test_one_parameter_that_a_plan_divides_in_two_ways_is_refused() -> None:
+    model = llama()
+    model.head.weight.placements = "another"
+    with pytest.raises(Error, match=r"embedding.weight and head.weight are one parameter") as said:
+        tie_again(model, "embedding.weight", "head.weight")
+    assert '"rowwise_rep"' in said.value.help
+    del model.head.weight.placements
+    tie_again(model, "embedding.weight", "head.weight")
+    assert model.head.weight is model.embedding.weight
 
 
 def test_heads_that_cannot_be_divided_are_named_with_what_would_fit() -> None:

@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
@@ -185,8 +186,36 @@ def _indivisible(what: str, fits: list[int]) -> Error:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh, found: Mapping[str, ParallelStyle]) -> None:
-    """Divide the modules that are here: of a stage of a pipeline others are elsewhere."""
+    """Divide the modules that are here: of a stage of a pipeline others are elsewhere. What is one
+    parameter stays one. Raises `Error` (layout-invalid) where the plan divides it in two ways."""
+    names: dict[torch.Tensor, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
     here = {name: module for name, module in model.named_modules() if has_parameters(module)}
     for name, style in found.items():
         if name in here:
             parallelize_module(here[name], mesh, style)
+    for first, *others in names.values():
+        for other in others:
+            tie_again(model, first, other)
+
+
+def tie_again(model: nn.Module, first: str, other: str) -> None:
+    """Have two names mean one parameter again, which was divided by both."""
+    parameter, replaced = model.get_parameter(first), model.get_parameter(other)
+    if replaced is parameter:
+        return
+    if _division(parameter) != _division(replaced):
+        raise Error(
+            "layout-invalid",
+            f"{first} and {other} are one parameter, which the plan divides in two ways",
+            why="they would be changed apart",
+            help=f'divide both alike: an embedding by "{FIRST[0]}" and a head by "{LAST[0]}"; or '
+            "do not tie them (tie_word_embeddings: false)",
+        )
+    owner, _, key = other.rpartition(".")
+    model.get_submodule(owner).register_parameter(key, parameter)
+
+
+def _division(parameter: torch.Tensor) -> object:
+    return getattr(parameter, "placements", None)
