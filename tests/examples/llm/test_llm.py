@@ -1,21 +1,25 @@
 """The Llama from text to samples: tokens, training in a layout through a kill, export, writing."""
 
 import os
+import re
 import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 import prepare
+import pretrain
 import sample as writing
 from llama import Llama, Shape
 from tests.end_to_end.local.jobs import RunningJob
-from tests.more import long, sample
+from tests.integrations.jobs import own_run
+from tests.more import long
 from tests.tidy.source import ROOT
 from tests.warm import holdfast
 
@@ -32,19 +36,45 @@ def run(monkeypatch: pytest.MonkeyPatch, module: Any, *words: str) -> None:
 def trained(home: Path, tokens: Path, steps: int, layout: dict[str, Any], name: str) -> RunningJob:
     """The job of the example with another size, on one node."""
     spec = yaml.safe_load((FOLDER / "job.yaml").read_text())
-    sizes = [f"--{size.replace('_', '-')}={getattr(TINY, size)}" for size in SIZES]
     spec |= {"name": name, "nodes": 1, "parallel": layout, "script": str(FOLDER / "pretrain.py")}
     spec |= {"snapshots": {"every_steps": 1}, "workdir": str(home.parent)}
     spec["checkpoints"]["shared"]["path"] = str(home.parent / name)
-    spec["args"] = [str(tokens), "--steps", str(steps), "--batch-size", "2", *sizes]
+    spec["args"] = [str(tokens), "--steps", str(steps), "--batch-size", "2", *sizes()]
     return RunningJob(home, **spec).start()
 
 
+def sizes() -> list[str]:
+    return [f"--{size.replace('_', '-')}={getattr(TINY, size)}" for size in SIZES]
+
+
+def test_a_llama_is_trained_on_a_text_and_continues_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a plain process; how it is trained by others is below, and in tests/train."""
+    own_run(monkeypatch)
+    text, tokens, saved = tmp_path / "text", tmp_path / "tokens.bin", tmp_path / "checkpoint.pt"
+    text.write_bytes(b"to be or not to be, " * 200)
+    run(monkeypatch, prepare, "--out", str(tokens), str(text))
+    models: list[Any] = []
+    make = pretrain.Llama
+    monkeypatch.setattr(pretrain, "Llama", lambda shape: models.append(make(shape)) or models[0])
+    small = ("--steps", "40", "--batch-size", "4", "--print-every", "20", "--warmup", "5")
+    run(monkeypatch, pretrain, str(tokens), *small, *sizes())
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", capsys.readouterr().out)]
+    assert len(losses) == 2 and losses[1] < losses[0] < 6
+    torch.save({"model": models[0].state_dict()}, saved)
+    words = ("--heads", "4", "--samples", "2", "--length", "8", "--prompt", "to be")
+    run(monkeypatch, writing, str(saved), *words)
+    assert capsys.readouterr().out.count("to be") >= 2
+
+
+LAYOUTS = [{"tp": 2}, {"dp_shard": 2}, {"pp": 2}, {"cp": 2}]
+
+
+@long
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize(
-    "layout", sample([{"tp": 2}], [{"dp_shard": 2}, {"pp": 2}, {"cp": 2}]), ids=str
-)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_llama_in_any_layout_goes_on_after_a_kill_and_writes(
     home: Path,
     layout: dict[str, Any],
@@ -75,10 +105,10 @@ def test_a_llama_in_any_layout_goes_on_after_a_kill_and_writes(
 @long
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("layout", [{"tp": 2}, {"dp_shard": 2}, {"pp": 2}, {"cp": 2}], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_rank_killed_in_a_layout_changes_no_bit(home: Path, layout: dict[str, Any]) -> None:
     layout, tokens = {"dp_shard": 1, **layout}, home.parent / "tokens.bin"
-    tokens.write_bytes(bytes(range(0, 200, 2)) * 100)
+    (np.arange(5000, dtype=np.uint16) % 100).tofile(tokens)
     undisturbed = trained(home, tokens, 200, layout, "undisturbed")
     undisturbed.wait_end()
     for rank in range(2):
