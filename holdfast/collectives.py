@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.events import Ranks, each_of, in_rows
 
-RECENT_MAX = 256  # collectives of a group that are told at once
+RECENT_MAX = 256  # collectives of a group that are reported at once
 GROUPS_MAX = 32  # of one worker
 LOGS_MAX = 1 << 16  # of a job
 

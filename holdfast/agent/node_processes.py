@@ -24,7 +24,7 @@ from holdfast.agent.workers import Worker, Workers
 from holdfast.messages import Assignment
 
 PRELOAD_TRIES = 2  # after that many deaths while loading, nothing is preloaded any more
-START_TRIES = 4  # after that many in a row, the node is of no use
+START_TRIES = 4  # after that many in a row, the node is given up
 
 
 @dataclass(frozen=True)

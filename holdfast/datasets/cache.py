@@ -184,7 +184,7 @@ class Cache:
         sync_folder(self.folder)
 
     def drop_part(self, key: str) -> None:
-        """What was fetched of it is of no use."""
+        """What was fetched of it is invalid."""
         shutil.rmtree(self.folder / f"{key}{_PART}", ignore_errors=True)
 
     def remove(self, key: str) -> bool:

@@ -49,7 +49,7 @@ def judge(looks: Mapping[str, Iterable[PeerReach]]) -> ReachFinding | None:
 
 
 def _links(tried: Iterable[tuple[str, PeerReach]]) -> Links:
-    """Both ways: a link of which one direction fails is of no use."""
+    """Both ways: a link of which one direction fails is unusable."""
     found: Links = {}
     for asker, told in tried:
         found.setdefault(asker, set()).add(told.node)

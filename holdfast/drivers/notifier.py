@@ -171,7 +171,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post(url: str, body: bytes) -> tuple[str, bool]:
-    """Why it was not taken (empty: it was), and whether trying again is of no use."""
+    """Why it was not taken (empty: it was), and whether trying again is useless."""
     try:
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):

@@ -210,7 +210,7 @@ class Bookkeeper:
             attempt.worker_fault = earliest(attempt.worker_fault, when)
 
     def _hear_of_waste(self, event: HangJudged | CollectivesShifted, at: int) -> None:
-        """The time of no use before it was noticed is lost, too."""
+        """The unproductive time before it was noticed is lost, too."""
         if event.attempt == self._attempt.number:
             since = at - milliseconds(event.ago_s)
             self._attempt.worker_fault = earliest(self._attempt.worker_fault, since)

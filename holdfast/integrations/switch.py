@@ -36,7 +36,7 @@ class Switch:
         """The one of these that the script has given, or one of ours that joins them; None where
         the training is left alone. `why_not` says what of it cannot be kept.
 
-        Raises `Error` (trainer-unsupported) for a script that has asked in vain.
+        Raises `Error` (trainer-unsupported) for a script that asked for one that cannot be kept.
         """
         given = [one for one in callbacks if isinstance(one, self._callback)]
         if not given and not (self.automatic and drive.under_holdfast()):

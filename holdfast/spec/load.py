@@ -1,4 +1,4 @@
-"""From YAML or a dict to a `Job`, and back; every problem is told at once, in plain words.
+"""From YAML or a dict to a `Job`, and back; reports all problems in one pass.
 
 The YAML text is read strictly (`reading.py`), which knows duplicate keys and line numbers, then
 handed to pydantic. What pydantic finds is sorted by path and rewritten: the path as one would write

@@ -202,7 +202,7 @@ class ProgressReporter:
 
     def unsound(self, through: int) -> bool:
         """Whether the newest step up to this one, or one that is known already, had a loss or a
-        gradient norm that is not finite: the state after it may be of no use. Waits for numbers
+        gradient norm that is not finite: the state after it may be unusable. Waits for numbers
         that are still on their way from the GPU. Never where the job ignores them."""
         if self._ignores:
             return False

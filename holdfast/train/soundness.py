@@ -1,7 +1,7 @@
 """Whether a restored state can be trained on: no parameter and no optimizer holds a NaN.
 
 Looked at only after a failure that is to be left behind, because reading everything takes its time.
-A loss turns NaN a step after the parameters did, so the snapshot before it may be of no use.
+A loss turns NaN a step after the parameters did, so the snapshot before it may be unusable.
 Infinite values are no sign: masks are made of them.
 """
 

@@ -6,7 +6,7 @@ does everything that is asked for later in this step. At the end of the step the
 next attempt gives the same object a new gloo group (`form`), because DDP's reducer and the meshes
 of FSDP2 hold references to it.
 
-What a collective that was given up leaves in its tensors is of no use, and is never kept. Ranks
+What a collective that was given up leaves in its tensors is garbage, and is never kept. Ranks
 whose values are missing are taken to have said what this one has, so that a script which looks at
 them in the same step finds no random memory.
 """

@@ -153,7 +153,7 @@ class ImageRollout:
 
     @property
     def waits(self) -> bool:
-        """Whether time may tell that the new image is of no use."""
+        """Whether time may tell that the new image does not work."""
         return self._since is not None
 
     def _given_up(self, old: set[str]) -> tuple[AnyEvent, ...]:
@@ -180,7 +180,7 @@ class ImageRollout:
 
     def _may_go_back(self) -> bool:
         """Not once the roll-out is over, nor while another version is prepared. Not twice in a row,
-        either: if what was before is of no use, the image is not to blame."""
+        either: if what was before did not work, the image is not to blame."""
         state, updating = self._state, self._state.updating
         used = [FIRST, *updating.used]
         if len(used) == 1 or used[-2].image == state.version.image:
