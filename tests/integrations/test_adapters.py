@@ -158,10 +158,13 @@ def test_a_torchtitan_trainer_trains_through_the_loop_of_a_run(
     seen: list[Any] = []
     run = kept.drive.run
     monkeypatch.setattr(run, "log", lambda **numbers: seen.append(numbers))
-    section = run.section
-    monkeypatch.setattr(
-        run, "section", lambda name: seen.append((name, kept.drive.completed)) or section(name)
-    )
+    plain = run.section
+
+    def section(name: str) -> Any:
+        seen.append((name, kept.drive.completed))
+        return plain(name)
+
+    monkeypatch.setattr(run, "section", section)
     trainer.train()
     assert trainer.saved == [(1, False), (2, False), (3, False), (4, False), (5, True)]
     assert trainer.validated == [1, 2, 3, 4, 5]

@@ -56,8 +56,13 @@ def test_a_llama_is_trained_on_a_text_and_continues_it(
     text.write_bytes(b"to be or not to be, " * 200)
     run(monkeypatch, prepare, "--out", str(tokens), str(text))
     models: list[Any] = []
-    make = pretrain.Llama
-    monkeypatch.setattr(pretrain, "Llama", lambda shape: models.append(make(shape)) or models[0])
+
+    class Kept(Llama):
+        def __init__(self, shape: Shape) -> None:
+            super().__init__(shape)
+            models.append(self)
+
+    monkeypatch.setattr(pretrain, "Llama", Kept)
     small = ("--steps", "40", "--batch-size", "4", "--print-every", "20", "--warmup", "5")
     run(monkeypatch, pretrain, str(tokens), *small, *sizes())
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", capsys.readouterr().out)]
