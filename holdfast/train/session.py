@@ -231,7 +231,7 @@ class Run:
         self._elastic.step = lambda: state.completed
         self._elastic.loader = loader if isinstance(loader, Loader) else None
         state.elastic, state.outer = self._elastic, outer
-        state.after_step = _after_each_step(tracked, self._parts, self._progress)
+        state.after_step = _after_each_step(tracked, self._parts, self._progress, self._layout)
         if self._survival is not None:
             state.survival = self._survival
             state.next_attempt = partial(_go_on, self._survival, self._parts, self._progress)
@@ -249,7 +249,7 @@ class Run:
         tracked.same_on(self._ranks)
         tracked.meet(self._parts.gather)
         state.begin_again(self._parts.watch(tracked))
-        state.after_step = _after_each_step(tracked, self._parts, self._progress)
+        state.after_step = _after_each_step(tracked, self._parts, self._progress, self._layout)
 
     def on_resize(self, callback: OnResize) -> None:
         """Have `callback(before, now)` called when training goes on with another number of ranks
@@ -374,9 +374,15 @@ def joined() -> bool:
 
 
 def _after_each_step(
-    tracked: Tracked, parts: AttemptParts, progress: ProgressReporter
+    tracked: Tracked, parts: AttemptParts, progress: ProgressReporter, layout: RunLayout
 ) -> Callable[[int], None]:
-    return after_each_step(tracked, parts.placement, progress, parts.exchange)
+    look = after_each_step(tracked, parts.placement, progress, parts.exchange)
+
+    def done(step: int) -> None:
+        layout.require_scaled()
+        look(step)
+
+    return done
 
 
 def _go_on(survived: survival.Survival, parts: AttemptParts, progress: ProgressReporter) -> None:

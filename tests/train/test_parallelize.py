@@ -9,6 +9,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, SequenceParallel
 
 from holdfast.dimensions import VARIABLE, Layout, told
 from holdfast.errors import Error
+from holdfast.train import join
 from holdfast.train.layouts.asked import asked_layout, require_plain_options
 from holdfast.train.layouts.blocks import find_blocks
 from holdfast.train.layouts.build import Built
@@ -20,6 +21,7 @@ from holdfast.train.layouts.recomputation import recompute
 from holdfast.train.layouts.stepping import Share, Stepper
 from holdfast.train.layouts.tensor import plan_of, require_divisible, styles, tie_again
 from llama import Llama, mean_loss
+from tests.integrations.jobs import own_run
 from tests.train.curves import EXPERTS, SHAPE
 
 
@@ -248,6 +250,34 @@ def test_a_loss_scale_leaves_out_steps_that_overflow_and_is_state() -> None:
     other = LossScale()
     other.load_state_dict(scale.state_dict())
     assert other.state_dict() == scale.state_dict() == {"factor": BEGIN / 2, "good": 1}
+
+
+def test_a_loop_of_its_own_does_no_step_with_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_run(monkeypatch)
+    monkeypatch.setenv(VARIABLE, told(Layout(precision="fp16")))
+    run, linear = join(), nn.Linear(4, 4)
+    model = run.parallelize(linear)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    state = run.track(model=model, optimizer=optimizer)
+    steps = state.steps(total=2)
+    next(steps)
+    torch.autograd.backward(model(torch.ones(2, 4)).square().mean())
+    optimizer.step()
+    with pytest.raises(Error, match=r"without run\.train_step") as refused:
+        next(steps)
+    assert state.completed == 1 and "precision: bf16" in refused.value.help
+
+
+def test_a_step_with_fp16_is_one_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_run(monkeypatch)
+    monkeypatch.setenv(VARIABLE, told(Layout(precision="fp16")))
+    run = join()
+    model = run.parallelize(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = run.track(model=model, optimizer=optimizer)
+    for _ in state.steps(total=2):
+        run.train_step(optimizer, torch.ones(2, 4), loss=lambda out: out.square().mean())
+    assert state.completed == 2
 
 
 # ── models that only a step can call ──

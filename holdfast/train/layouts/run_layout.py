@@ -53,6 +53,7 @@ class RunLayout:
         self._mesh: DeviceMesh | None = None
         self._stepper: Stepper | None = None
         self._outer: OuterSteps | None = None
+        self._stepped = False
         self.replicas: list[nn.Module] = []
         """Models whose gradients DDP averages over all ranks."""
         self.apart: list[nn.Module] = []
@@ -185,6 +186,7 @@ class RunLayout:
                 why="it takes a step with the model that parallelize() was given",
                 help="model = run.parallelize(model)",
             )
+        self._stepped = True
         ranks = policy_in(self._world_size).averages
         here = len(call.inputs[0])
         _, everywhere = dealt or (here, here * ranks)
@@ -192,6 +194,17 @@ class RunLayout:
         return self._stepper.step(
             call.optimizers, call.inputs, call.targets, call.loss, share, call.clip
         )
+
+    def require_scaled(self) -> None:
+        """After a step of the loop. Raises `Error` (layout-invalid) where gradients of fp16 were
+        computed without a scaled loss."""
+        wanted = self._stepper is not None and self._asked.layout.precision == "fp16"
+        if wanted and not self._stepped:
+            raise unsupported(
+                "precision: fp16, and the loop did a step without run.train_step()",
+                "small gradients are zero in fp16 unless the loss is scaled, which train_step does",
+                "use run.train_step(), or precision: bf16",
+            )
 
     def clip(self, parameters: Sequence[torch.Tensor], highest: float) -> torch.Tensor:
         """Clip gradients to this norm over all ranks; the norm before."""
