@@ -136,13 +136,13 @@ def possible(request: PlanRequest) -> Iterator[PlannedLayout]:
 
 
 def _is_parallelized(request: PlanRequest, layout: PlannedLayout) -> bool:
-    """Whether `run.parallelize()` does this: stages of as many layers each, one or two on a rank,
-    heads and not parts of one, experts whole, embedding and output of their own."""
+    """Whether `run.parallelize()` does this: one or two stages on a rank, heads and not parts of
+    one, experts whole, embedding and output of their own."""
     model, pp, tp = request.model, layout.pp, layout.tp
     whole_heads = (model.kv_heads or model.heads) % tp == 0
     staged = (
         layout.chunks <= CHUNKS_PARALLELIZED
-        and model.layers % (pp * layout.chunks) == 0
+        and layers_of_an_end(model, pp * layout.chunks) > 0
         and layout.microbatches(request.demand.sequences) >= pp
         and not model.tied
     )

@@ -129,8 +129,8 @@ def _indivisible(request: PlanRequest) -> Error:
     if any(True for _ in possible(freely)) and request.demand.parallelized:
         what = "no layout that divides model, GPUs and batch can be written as a job file"
         why = (
-            "run.parallelize() gives all stages as many layers, and one or two stages to a rank; "
-            "tp divides no head and no experts, and pp needs weights that are not tied"
+            "run.parallelize() gives one or two stages to a rank, and as many microbatches as "
+            "stages; tp divides no head and no experts, pp needs weights that are not tied"
         )
         remedy = "choose a smaller tp or pp, or plan without --write"
     return Error("plan-impossible", what, why=why, help=remedy)

@@ -23,6 +23,7 @@ OTHERS: list[tuple[int, dict[str, Any]]] = [
     (2, {"pp": 2, "schedule": "gpipe"}),
     (2, {"pp": 2, "schedule": "interleaved", "accumulate": 4}),
     (2, {"pp": 2, "schedule": "zero_bubble", "accumulate": 4}),
+    (3, {"pp": 3, "accumulate": 4}),
     (4, {"pp": 2, "dp_shard": 2}),
     (4, {"pp": 2, "cp": 2}),
     (8, {"pp": 2, "tp": 2, "dp_shard": 2}),

@@ -354,6 +354,19 @@ def test_stages_share_the_parameters_of_the_model_by_their_names() -> None:
     assert "embedding.weight" in first and "head.weight" in last
 
 
+def test_blocks_are_two_less_than_a_multiple_of_the_stages_where_the_ends_have_one_less() -> None:
+    from holdfast.train.layouts.pipeline import blocks_by_stage
+
+    assert blocks_by_stage(126, 16) == [7, *[8] * 14, 7]
+    assert blocks_by_stage(4, 3) == [1, 2, 1] and blocks_by_stage(4, 2) == [2, 2]
+    assert blocks_by_stage(4, 6) == blocks_by_stage(5, 3) == blocks_by_stage(5, 4) == []
+    model = llama()
+    x: Any = batch()
+    for stage in staged(model, 3):
+        x = stage(x)
+    assert torch.equal(x, model(batch()))
+
+
 def test_a_model_that_is_no_chain_is_refused_where_it_shows() -> None:
     first, last = staged(Skipping(), 2)
     with pytest.raises(Error) as refused:
