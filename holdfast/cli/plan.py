@@ -60,8 +60,10 @@ Seeds = Annotated[
 ]  # fmt: skip
 Plot = Annotated[Path | None, typer.Option("--plot", help="Plot to this .png or .svg file.")]
 Write = Annotated[
-    Path | None, typer.Option("--write", help="Write the best layout as a new job file.")
-]
+    Path | None,
+    typer.Option("--write",
+                 help="Rank what run.parallelize() does, and write the best as a new job file."),
+]  # fmt: skip
 
 
 def plan(
@@ -94,7 +96,8 @@ def plan(
     if write is not None:
         _require_new(write)
     shape = _model(model, sequence)
-    demand = Demand(batch or max(1, BATCH_TOKENS // shape.sequence), _positive(tokens))
+    sequences = batch or max(1, BATCH_TOKENS // shape.sequence)
+    demand = Demand(sequences, _positive(tokens), parallelized=write is not None)
     request = PlanRequest(shape, _cluster(cluster, gpu), gpus, demand, _chosen(parallel))
     found = ranked(request, rows)
     simulated = None if simulate is None else _simulated(request, found[0], simulate)

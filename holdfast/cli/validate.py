@@ -56,6 +56,7 @@ def _here(file: Path, as_json: bool) -> None:
     else:
         result(f"{named(file)} is valid: job {job.name}, {size(job)}")
         _tell_spares(job)
+        _tell_links(job, job.workers_per_node)
 
 
 def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
@@ -80,6 +81,7 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
         where = f"{request.engine}, {request.mode}: {count(len(bodies), 'object')}"
         result(f"{named(file)} is valid on {where}: job {request.name}, {size(request.job)}")
         _tell_spares(request.job)
+        _tell_links(request.job, request.workers)
     if not valid:
         raise typer.Exit(ExitStatus.USAGE)
 
@@ -87,6 +89,15 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
 def _tell_spares(job: "Job") -> None:
     if job.nodes.spares_why:
         result(f"nodes.spares: {job.nodes.spares_why}")
+
+
+def _tell_links(job: "Job", workers: int | str) -> None:
+    from holdfast.dimensions import across_nodes
+
+    if job.parallel is not None and isinstance(workers, int):
+        dimensions = job.parallel.layout.resolve(job.nodes.count * workers)
+        if why := across_nodes(dimensions, workers):
+            result(f"parallel: {why}")
 
 
 def size(job: "Job") -> str:

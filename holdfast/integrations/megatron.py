@@ -28,7 +28,9 @@ class OptimizerState:
     """The state of a MegatronOptimizer: masters, moments and gradient scaler of this rank."""
 
     def __init__(self, optimizer: Any) -> None:
-        self._parts = list(getattr(optimizer, "chained_optimizers", [optimizer]))
+        parts = list(getattr(optimizer, "chained_optimizers", [optimizer]))
+        # where nothing is trained on a rank, Megatron has a stub without an optimizer of PyTorch
+        self._parts = [part for part in parts if part.optimizer is not None]
 
     def state_dict(self) -> list[dict[str, Any]]:
         """All of it, for this rank."""

@@ -1,7 +1,7 @@
 """A job file with what a plan has found out: size, layout, spares, failures.
 
-Keys of `parallel` are those of the job file; what a script passes on itself, microbatch and the
-number of pieces of a pipeline stage, stands above as a comment.
+Keys of `parallel` are those of the job file; the microbatch, which follows from the batch size that
+the script gives its loader, stands above as a comment. The plan is one of `Demand.parallelized`.
 """
 
 from typing import Any

@@ -18,6 +18,7 @@ DIMENSIONS = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
 MICRO_MAX = 16
 CP_MAX = 64
 CHUNKS_MAX = 8
+CHUNKS_PARALLELIZED = 2  # of `schedule: interleaved`
 LOCAL_TOKENS_MIN = 1024  # a shorter piece of a sequence leaves matrix products too small
 
 
@@ -90,6 +91,8 @@ class Demand(NamedTuple):
     """Norms and dropout are split along the sequence within a tp group."""
     overlapped: bool = True
     """Collectives of data parallelism run beside computation."""
+    parallelized: bool = False
+    """Only what `run.parallelize()` does, of which a job file can be written."""
 
 
 class PlanRequest(NamedTuple):
@@ -127,7 +130,23 @@ def possible(request: PlanRequest) -> Iterator[PlannedLayout]:
     """
     for meshed in meshes(request):
         if request.demand.sequences % meshed.replicas == 0:
-            yield from _schedules(request.model, meshed, request.demand)
+            for layout in _schedules(request.model, meshed, request.demand):
+                if not request.demand.parallelized or _is_parallelized(request, layout):
+                    yield layout
+
+
+def _is_parallelized(request: PlanRequest, layout: PlannedLayout) -> bool:
+    """Whether `run.parallelize()` does this: one or two stages on a rank, heads and not parts of
+    one, experts whole, embedding and output of their own."""
+    model, pp, tp = request.model, layout.pp, layout.tp
+    whole_heads = (model.kv_heads or model.heads) % tp == 0
+    staged = (
+        layout.chunks <= CHUNKS_PARALLELIZED
+        and layers_of_an_end(model, pp * layout.chunks) > 0
+        and layout.microbatches(request.demand.sequences) >= pp
+        and not model.tied
+    )
+    return whole_heads and (tp == 1 or not model.experts) and (pp == 1 or staged)
 
 
 def meshes(request: PlanRequest) -> Iterator[PlannedLayout]:

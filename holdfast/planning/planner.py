@@ -125,6 +125,14 @@ def _indivisible(request: PlanRequest) -> Error:
         why = f"what is left of {gpus} GPUs beside the chosen dimensions divides no other one"
         remedy = "choose fewer dimensions"
     what = "no layout divides model, GPUs and batch"
+    freely = request._replace(demand=request.demand._replace(parallelized=False))
+    if any(True for _ in possible(freely)) and request.demand.parallelized:
+        what = "no layout that divides model, GPUs and batch can be written as a job file"
+        why = (
+            "run.parallelize() gives one or two stages to a rank, and as many microbatches as "
+            "stages; tp divides no head and no experts, pp needs weights that are not tied"
+        )
+        remedy = "choose a smaller tp or pp, or plan without --write"
     return Error("plan-impossible", what, why=why, help=remedy)
 
 

@@ -403,20 +403,25 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _layout_fits(self) -> Self:
-        if self.parallel is None or self.workers_per_node == "auto":
-            return self
+        if self.workers_per_node != "auto" and (why := self.misfit(self.workers_per_node)):
+            raise ValueError(f"parallel: {why}")
+        return self
+
+    def misfit(self, workers: int) -> str:
+        """Why the layout does not fit nodes with so many workers each; empty if it does."""
+        if self.parallel is None:
+            return ""
         fewest = most = self.nodes.count
         if self.elasticity is not None:
             fewest, most = self.elasticity.min_nodes, self.elasticity.max_nodes or most
         unit = self.recovery.nodes_each
         for nodes in sorted({fewest, min(fewest + unit, most), self.nodes.count, most}):
-            ranks = nodes * self.workers_per_node
             try:
-                self.parallel.layout.resolve(ranks)
+                self.parallel.layout.resolve(nodes * workers)
             except ValueError as error:
-                size = f"{nodes} nodes with {self.workers_per_node} workers each"
-                raise ValueError(f"parallel: {error} ({size})") from None
-        return self
+                size = "1 node" if nodes == 1 else f"{nodes} nodes"
+                return f"{error} ({size} with {workers} workers each)"
+        return ""
 
     @property
     def trains_with(self) -> Framework:

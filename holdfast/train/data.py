@@ -4,7 +4,8 @@ Position is the number of samples of the epoch that all ranks have used together
 determine every later batch by arithmetic (`permutation`), for any number of ranks, so resuming is
 the same as starting there. The position moves when the script takes a batch, not when a worker
 process fetches one ahead. Worker processes seed their generators per batch, so random augmentation
-resumes exactly too.
+resumes exactly too. In a layout where several ranks have the same samples (`tp`, `cp`, `pp`) this
+process does so, too, while it fetches a batch: the script's own numbers may differ between them.
 """
 
 import os
@@ -19,9 +20,12 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 from holdfast.checkpoint.dealing import next_turn, share
 from holdfast.dimensions import layout_in
 from holdfast.errors import Error
+from holdfast.train import random_state
 from holdfast.train.elastic import policy_in
 from holdfast.train.permutation import combine, permute
 from holdfast.train.placement import find_placement
+
+_CPU = torch.device("cpu")
 
 
 class Ticket(NamedTuple):
@@ -75,11 +79,18 @@ class _Batches:
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any]) -> None:
         self._dataset = dataset
         self._collate = collate
+        self.several = False
+        """Whether other ranks fetch the same samples."""
 
     def __getitem__(self, ticket: Ticket) -> tuple[Ticket, Any]:
-        if get_worker_info() is not None:
+        in_worker = get_worker_info() is not None
+        own = random_state.capture(_CPU) if self.several and not in_worker else None
+        if in_worker or own is not None:
             _seed_all(ticket.seed)
-        return ticket, self._collate(_fetch(self._dataset, ticket.indices))
+        batch = self._collate(_fetch(self._dataset, ticket.indices))
+        if own is not None:
+            random_state.restore(own, _CPU)
+        return ticket, batch
 
 
 class Loader:
@@ -99,6 +110,7 @@ class Loader:
         placement = find_placement()
         dimensions = layout_in(os.environ).resolve(placement.world_size)
         rank, world_size = dimensions.data_rank(placement.rank), dimensions.data
+        self._batches.several = placement.world_size > world_size
         policy = policy_in(placement.world_size)
         total = policy.samples(self._order.batch_size)
         self._require_one_batch(world_size, total)
@@ -190,4 +202,4 @@ def _as_is(item: Any) -> Any:
 def _seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # not those of GPUs, which belong to the script

@@ -222,6 +222,7 @@ class Run:
         replicas, kept_equal = self._layout.replicas, self._layout.replicas + self._layout.apart
         gather = self._parts.gather
         tracked = Tracked(everything, self.device, kept_equal, self._ranks, gather)
+        tracked.random_loaded = self._layout.draw_alike  # of another layout they may differ
         self._tracked = tracked
         if self._survival is not None and not tracked.movable:
             self._survival.stay("it keeps state that is not the same on all ranks")
@@ -230,7 +231,7 @@ class Run:
         self._elastic.step = lambda: state.completed
         self._elastic.loader = loader if isinstance(loader, Loader) else None
         state.elastic, state.outer = self._elastic, outer
-        state.after_step = _after_each_step(tracked, self._parts, self._progress)
+        state.after_step = _after_each_step(tracked, self._parts, self._progress, self._layout)
         if self._survival is not None:
             state.survival = self._survival
             state.next_attempt = partial(_go_on, self._survival, self._parts, self._progress)
@@ -248,7 +249,7 @@ class Run:
         tracked.same_on(self._ranks)
         tracked.meet(self._parts.gather)
         state.begin_again(self._parts.watch(tracked))
-        state.after_step = _after_each_step(tracked, self._parts, self._progress)
+        state.after_step = _after_each_step(tracked, self._parts, self._progress, self._layout)
 
     def on_resize(self, callback: OnResize) -> None:
         """Have `callback(before, now)` called when training goes on with another number of ranks
@@ -373,9 +374,15 @@ def joined() -> bool:
 
 
 def _after_each_step(
-    tracked: Tracked, parts: AttemptParts, progress: ProgressReporter
+    tracked: Tracked, parts: AttemptParts, progress: ProgressReporter, layout: RunLayout
 ) -> Callable[[int], None]:
-    return after_each_step(tracked, parts.placement, progress, parts.exchange)
+    look = after_each_step(tracked, parts.placement, progress, parts.exchange)
+
+    def done(step: int) -> None:
+        layout.require_scaled()
+        look(step)
+
+    return done
 
 
 def _go_on(survived: survival.Survival, parts: AttemptParts, progress: ProgressReporter) -> None:

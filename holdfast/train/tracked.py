@@ -73,6 +73,8 @@ class Tracked:
         }
         self.replicated = ranks.world_size == 1 or self._all_replicated()
         self._roles: dict[str, ParameterRole] = {}
+        self.random_loaded: Callable[[], None] = lambda: None
+        """Called when the random number generators were put back."""
         self._fingerprint = self.meet(gather)
 
     def same_on(self, ranks: Ranks) -> None:
@@ -128,6 +130,7 @@ class Tracked:
     def load_random(self, private: Tree) -> None:
         """Put the random number generators back; last, because loading may draw numbers."""
         random_state.restore(cloned(private[RANDOM]), self._device)
+        self.random_loaded()
 
     # ── what it consists of ──
 
@@ -271,7 +274,8 @@ def _require_stateful(name: str, thing: object) -> None:
             "not-tracked",
             f"{name} ({type(thing).__qualname__}) cannot be snapshotted",
             why="it lacks state_dict() or load_state_dict()",
-            help="use holdfast.train.loader(...) for data; for other objects add the two methods",
+            help="for data use holdfast.train.loader(dataset, ...), or resumable(DataLoader(...)) "
+            "of holdfast.integrations.resumable; for other objects add the two methods",
         )
     if isinstance(thing, torch.nn.Module):
         _require_known_sharding(name, thing)

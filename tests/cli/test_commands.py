@@ -74,6 +74,16 @@ def test_validate_accepts_a_good_file(tmp_path: Path) -> None:
     assert (found["valid"], found["job"]["nodes"]["spares"]) == (True, 1)
 
 
+def test_validate_tells_of_layers_divided_across_nodes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    file = tmp_path / "job.yaml"
+    text = "name: gpt\nscript: train.py\nnodes: 2\nworkers_per_node: 2\nparallel: {tp: %d}\n"
+    file.write_text(text % 4)
+    assert "parallel: tp 4 spans nodes of 2 workers" in holdfast("validate", str(file)).stdout
+    file.write_text(text % 2)
+    assert "spans" not in holdfast("validate", str(file)).stdout
+
+
 def test_validate_refuses_a_bad_file_and_a_missing_script(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: gpt\nscript: train.py\nbad: 1\n")

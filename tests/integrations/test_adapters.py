@@ -78,7 +78,8 @@ def test_a_megatron_optimizer_goes_on_bit_for_bit() -> None:
     first.step()
     second = MegatronStandIn()
     second.model.load_state_dict(model)
-    OptimizerState(SimpleNamespace(chained_optimizers=[second])).load_state_dict(state)
+    stub = SimpleNamespace(optimizer=None, is_stub_optimizer=True)
+    OptimizerState(SimpleNamespace(chained_optimizers=[second, stub])).load_state_dict(state)
     second.step()
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -104,9 +105,10 @@ def test_a_megatron_schedule_goes_on_with_its_samples() -> None:
 
 
 class TitanStandIn:
-    """With torchtitan's loop, and what its Trainer gives its checkpointer."""
+    """With torchtitan's loop, and what its Trainer gives its checkpointer: as in 0.2.0 to 0.2.2,
+    and as in its repository since, which calls its settings otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: str = "config", steps: int = 5) -> None:
         model = torch.nn.Linear(2, 2)
         optimizer = torch.optim.AdamW(model.parameters())
         self.model_parts, self.step, self.ntokens_seen = [model], 0, 0
@@ -114,12 +116,16 @@ class TitanStandIn:
         schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
         self.lr_schedulers = SimpleNamespace(schedulers=[schedule])
         self.dataloader = SimpleNamespace(state_dict=dict, load_state_dict=lambda _state: None)
-        self.config = SimpleNamespace(training=SimpleNamespace(steps=5))
+        self.steps, self.data = steps, 5
+        setattr(self, settings, SimpleNamespace(training=SimpleNamespace(steps=steps)))
         self.saved: list[tuple[int, bool]] = []
+        self.validated: list[int] = []
         self.checkpointer = SimpleNamespace(
             load=lambda **_: False,
             save=lambda step, last_step: self.saved.append((step, last_step)),
         )
+        self.validator = SimpleNamespace(validate=lambda _parts, step: self.validated.append(step))
+        self.metrics_processor = SimpleNamespace(log=lambda *_, **__: None)
 
     def state_dict(self) -> dict[str, int]:
         return {"step": self.step, "ntokens_seen": self.ntokens_seen}
@@ -129,25 +135,57 @@ class TitanStandIn:
 
     def train(self) -> None:
         self.checkpointer.load(step=-1)
-        while self.step < self.config.training.steps:
+        while self.should_continue_training():
             self.step += 1
+            if self.step > self.data:
+                break
             self.ntokens_seen += 8
-            self.checkpointer.save(self.step, last_step=self.step == self.config.training.steps)
+            self.metrics_processor.log(self.step, 0.5, 0.75, 2.0, extra_metrics={})
+            self.checkpointer.save(self.step, last_step=self.step == self.steps)
+            self.validator.validate(self.model_parts, self.step)
+
+    def should_continue_training(self) -> bool:
+        return self.step < self.steps
 
 
+@pytest.mark.parametrize("settings", ["config", "job_config"])
 def test_a_torchtitan_trainer_trains_through_the_loop_of_a_run(
-    monkeypatch: pytest.MonkeyPatch,
+    settings: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_run(monkeypatch)
-    trainer = TitanStandIn()
+    trainer = TitanStandIn(settings)
     kept = torchtitan.keep(trainer)
+    seen: list[Any] = []
+    run = kept.drive.run
+    monkeypatch.setattr(run, "log", lambda **numbers: seen.append(numbers))
+    plain = run.section
+
+    def section(name: str) -> Any:
+        seen.append((name, kept.drive.completed))
+        return plain(name)
+
+    monkeypatch.setattr(run, "section", section)
     trainer.train()
     assert trainer.saved == [(1, False), (2, False), (3, False), (4, False), (5, True)]
+    assert trainer.validated == [1, 2, 3, 4, 5]
     assert kept.drive.completed == 5
+    step = [{"loss": 0.5, "grad_norm": 2.0}, ("save", 1), ("eval", 1), {"tokens": 8}]
+    assert seen[4:8] == step, "whoever dies in an evaluation does it again"
+    assert len(seen) == 20
     with pytest.raises(Error) as caught:
         torchtitan.keep(TitanStandIn())
     assert "is already in use" in caught.value.why
     assert session.joined()
+
+
+def test_a_torchtitan_trainer_that_runs_out_of_data_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own_run(monkeypatch)
+    trainer = TitanStandIn(steps=9)
+    kept = torchtitan.keep(trainer)
+    trainer.train()
+    assert kept.drive.completed == 5 and kept.drive._steps is None
 
 
 def test_a_trainer_without_what_is_needed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,28 @@ def test_recomputation_is_chosen_where_activations_do_not_fit() -> None:
     assert plan(request, 1)[0].layout.recompute == "full"
 
 
+@pytest.mark.parametrize("model", [LLAMA_405B, EXPERTS, SMALL], ids=["405b", "experts", "tied"])
+def test_of_a_job_file_only_what_run_parallelize_does_is_planned(model: ModelShape) -> None:
+    demand = Demand(512, 2e12, parallelized=True)
+    layouts = list(possible(PlanRequest(model, PlannedCluster(), 512, demand, {})))
+    assert {layout.chunks for layout in layouts} <= {1, 2}
+    staged = [layout for layout in layouts if layout.pp > 1]
+    for stages in (layout.pp * layout.chunks for layout in staged):
+        assert not model.layers % stages or (model.layers + 2) % stages == 0 < model.layers - stages
+    assert all(layout.microbatches(512) >= layout.pp for layout in staged)
+    assert bool(staged) is not model.tied
+    assert all((model.kv_heads or model.heads) % layout.tp == 0 for layout in layouts)
+    assert not model.experts or {layout.tp for layout in layouts} == {1}
+
+
+def test_a_layout_of_a_job_file_that_run_parallelize_does_not_do_says_why() -> None:
+    tied = PlanRequest(SMALL, PlannedCluster(), 512, Demand(512), {"pp": 4})
+    assert [*possible(tied)]
+    error = refused(tied._replace(demand=Demand(512, parallelized=True)))
+    assert "can be written as a job file" in error.what
+    assert "not tied" in error.why and "--write" in error.help
+
+
 def test_dimensions_that_were_chosen_are_kept() -> None:
     fixed = {"tp": 8, "pp": 16, "dp_shard": 4, "cp": 1}
     layout = plan(BIG._replace(fixed=fixed), 5)[0].layout

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from holdfast.checkpoint.arena import Arena
 from holdfast.dimensions import VARIABLE, Layout, told
@@ -28,7 +29,7 @@ from holdfast.train.outer_steps import VARIABLE as OUTER
 from holdfast.train.outer_steps import OuterWish
 from holdfast.train.placement import REPLICA_NODES, find_placement
 from holdfast.train.progress import ProgressReporter
-from llama import PLACES, Llama, Shape, mean_loss
+from llama import PLACES, Attention, Llama, Shape, mean_loss, rotated
 from tests.more import MORE
 from tests.patience import PATIENCE_S
 from tests.train.forks import FORKS
@@ -53,6 +54,9 @@ class Attempt(NamedTuple):
     nodes_each: int = 1  # of a replica
     stops: int = 0  # after so many losses the loop is asked to end; 0: never
     experts: bool = False  # the model has some
+    dropout: float = 0.0  # between blocks, in a script that seeds nothing
+    heads: str | None = None  # queries have norms of heads, for which the plan has this word
+    tied: bool = False  # embedding and head are one parameter
     linear: bool = False  # SGD with momentum and nothing clipped, instead of AdamW
 
 
@@ -102,8 +106,21 @@ class CurveRank:
         torch.manual_seed(what.seed)
         model: torch.nn.Module = Llama(EXPERTS if what.experts else SHAPE)
         placement = find_placement()
+        if what.tied:
+            model.get_submodule("head").weight = model.get_parameter("embedding.weight")
+        if what.dropout:
+            _drop_out(model, what.dropout)
+            torch.manual_seed(what.seed + placement.rank)
         run = Run(placement, torch.device("cpu"), ProgressReporter(Page(Page.create()), 0))
-        model = run.parallelize(model, places=PLACES) if what.layout else run.parallelize(model)
+        plan = None
+        if what.heads is not None:
+            _norm_heads(model)
+            named = {"layers.*.attention.query_norm": what.heads} if what.heads else {}
+            plan = {**Llama.tp_plan, **named}
+        if what.layout:
+            model = run.parallelize(model, places=PLACES, plan=plan)
+        else:
+            model = run.parallelize(model)
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(
             model.parameters(), lr=1e-2, foreach=False
         )
@@ -121,11 +138,49 @@ class CurveRank:
             dist.all_reduce(mean)
             run.log(loss=mean, grad_norm=result.grad_norm)
             losses.append(float(mean))
+            if ranks is not None and ranks.tp > 1:
+                _require_alike(result.loss, run.mesh["tp"].get_group())
             if len(losses) == what.stops:
                 state.stop()
             if len(losses) == what.until:
                 break
         return losses
+
+
+class NormedAttention(Attention):
+    """With a norm that sees each head of the queries."""
+
+    def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            part(x).unflatten(-1, (-1, self.head_width))
+            for part in (self.query, self.key, self.value)
+        )
+        query = rotated(self.query_norm(query).transpose(1, 2), rope)  # type: ignore[operator]
+        key, value = (
+            part.repeat_interleave(query.shape[1] // part.shape[2], 2).transpose(1, 2)
+            for part in (key, value)
+        )
+        mixed = scaled_dot_product_attention(query, rotated(key, rope), value, is_causal=True)
+        joined: torch.Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return joined
+
+
+def _norm_heads(model: torch.nn.Module) -> None:
+    for module in [one for one in model.modules() if isinstance(one, Attention)]:
+        module.query_norm = torch.nn.RMSNorm(module.head_width)
+        module.__class__ = NormedAttention
+
+
+def _drop_out(model: torch.nn.Module, share: float) -> None:
+    for layer in model.get_submodule("layers").children():
+        layer.register_forward_hook(lambda _module, _given, out: dropout(out, share))
+
+
+def _require_alike(loss: torch.Tensor, group: Any) -> None:
+    """Ranks along `tp` compute the same."""
+    losses = [torch.empty_like(loss) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(losses, loss, group=group)
+    assert all(torch.equal(other, loss) for other in losses), losses
 
 
 def serve(pipe: Any) -> None:

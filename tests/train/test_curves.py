@@ -23,6 +23,7 @@ OTHERS: list[tuple[int, dict[str, Any]]] = [
     (2, {"pp": 2, "schedule": "gpipe"}),
     (2, {"pp": 2, "schedule": "interleaved", "accumulate": 4}),
     (2, {"pp": 2, "schedule": "zero_bubble", "accumulate": 4}),
+    (3, {"pp": 3, "accumulate": 4}),
     (4, {"pp": 2, "dp_shard": 2}),
     (4, {"pp": 2, "cp": 2}),
     (8, {"pp": 2, "tp": 2, "dp_shard": 2}),
@@ -108,6 +109,95 @@ def test_a_restart_in_another_layout_continues_the_curve(
     after = fleet.losses(new, world, seed=2, arena=memory)
     assert STEPS - half <= len(after) < STEPS
     assert apart(after, alone[-len(after) :]) < TOLERANCE
+
+
+# ── dropout ──
+
+
+@pytest.mark.parametrize(
+    ("world", "layout", "other"),
+    sample([(2, {"tp": 2}, DDP)], [(4, FSDP_TP, {"pp": 2, "dp_shard": 2})]),
+    ids=str,
+)
+def test_ranks_that_divide_layers_drop_out_the_same_between_them_in_a_script_without_a_seed(
+    fleet: CurveFleet, world: int, layout: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """Looked at in each step, by the ranks; also after an attempt in another layout, whose ranks
+    have other random numbers."""
+    half = STEPS // 2
+    undisturbed = fleet.losses(layout, world, dropout=0.1)
+    fleet.losses(layout, world, until=half, arena=f"dropout {layout}", dropout=0.1)
+    after = fleet.losses(layout, world, seed=5, arena=f"dropout {layout}", dropout=0.1)
+    assert after == undisturbed[-len(after) :]
+    fleet.losses(other, world, until=half, arena=f"dropout {other}", dropout=0.1)
+    after = fleet.losses(layout, world, arena=f"dropout {other}", dropout=0.1)
+    assert STEPS - half <= len(after) < STEPS
+
+
+@pytest.mark.parametrize("schedule", sample(["1f1b"], ["interleaved", "zero_bubble"]))
+def test_a_pipeline_with_dropout_goes_on_from_a_fault_bit_for_bit(
+    fleet: CurveFleet, schedule: str
+) -> None:
+    """A forward pass on top finds out its shapes, again in each attempt."""
+    layout, half = {**PIPELINE, "schedule": schedule}, STEPS // 2
+    undisturbed = fleet.losses(layout, 2, dropout=0.1)
+    fleet.losses(layout, 2, until=half, arena=f"dropout {schedule}", dropout=0.1)
+    after = fleet.losses(layout, 2, seed=2, arena=f"dropout {schedule}", dropout=0.1)
+    assert after == undisturbed[-len(after) :]
+
+
+@long
+@pytest.mark.parametrize(("world", "layout"), ALWAYS, ids=str)
+def test_a_layout_goes_on_from_a_fault_in_any_step_bit_for_bit(
+    fleet: CurveFleet, world: int, layout: dict[str, Any]
+) -> None:
+    undisturbed = fleet.losses(layout, world)
+    for step in range(2, STEPS):
+        memory = f"{layout} until {step}"
+        fleet.losses(layout, world, until=step, arena=memory)
+        after = fleet.losses(layout, world, seed=2, arena=memory)
+        assert after == undisturbed[-len(after) :]
+        assert len(after) >= STEPS - step
+
+
+# ── plans ──
+
+HEADS = "replicated_with_grad_allreduce"
+
+
+@pytest.mark.parametrize(
+    ("world", "layout"),
+    sample([(2, {"tp": 2})], [(2, {"tp": 2, "sequence_parallel": True}), (4, FSDP_TP)]),
+    ids=str,
+)
+def test_norms_of_heads_learn_as_on_one_rank(
+    fleet: CurveFleet, world: int, layout: dict[str, Any]
+) -> None:
+    alone = fleet.losses(None, 1, heads=HEADS)
+    assert apart(fleet.losses(layout, world, heads=HEADS), alone) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("world", "layout"), sample([(2, {"tp": 2})], [(2, {"dp_shard": 2}), (4, FSDP_TP)]), ids=str
+)
+def test_weights_that_are_tied_stay_one_parameter(
+    fleet: CurveFleet, world: int, layout: dict[str, Any]
+) -> None:
+    alone, memory = fleet.losses(None, 1, tied=True), f"tied {layout}"
+    undisturbed = fleet.losses(layout, world, tied=True)
+    assert apart(undisturbed, alone) < TOLERANCE
+    fleet.losses(layout, world, tied=True, until=STEPS // 2, arena=memory)
+    after = fleet.losses(layout, world, tied=True, seed=2, arena=memory)
+    assert after == undisturbed[-len(after) :]
+
+
+def test_a_plan_that_forgets_norms_of_heads_is_refused_before_copies_drift_apart(
+    fleet: CurveFleet,
+) -> None:
+    with pytest.raises(AssertionError) as refused:
+        fleet.losses({"tp": 2}, 2, heads="")
+    said = str(refused.value)
+    assert "error[layout-invalid]" in said and "query_norm.weight differs between" in said
 
 
 # ── a model with experts ──────────────────────────────────────────────────────────────────────

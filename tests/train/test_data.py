@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.dimensions import VARIABLE, Layout, told
 from holdfast.errors import Error
 from holdfast.train.data import SampleOrder, Ticket, loader
 
@@ -104,6 +105,24 @@ def test_random_augmentation_in_worker_processes_resumes_bit_for_bit() -> None:
     second.load_state_dict(first.state_dict())
     after = take(iter(second), 8)
     assert all(map(torch.equal, [*before, *after], whole))
+
+
+@pytest.mark.parametrize("layout", [Layout(tp=2), Layout(cp=2), Layout(pp=2)], ids=str)
+def test_ranks_with_the_same_samples_augment_them_alike_whatever_the_script_has_drawn(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, told(layout))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    taken = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        torch.manual_seed(rank)
+        random.seed(rank)
+        before = torch.get_rng_state()
+        taken.append(torch.stack(take(iter(loader(Noisy(), 4, seed=9)), 3)))
+        assert torch.equal(torch.get_rng_state(), before), "they stay the script's"
+    assert torch.equal(*taken)
+    assert len({*taken[0][..., 1].flatten().tolist()}) == 12, "each sample has numbers of its own"
 
 
 def test_starting_to_iterate_draws_nothing_from_the_scripts_random_numbers() -> None:

@@ -9,16 +9,19 @@ from torch.distributed.tensor.parallel import ColwiseParallel, SequenceParallel
 
 from holdfast.dimensions import VARIABLE, Layout, told
 from holdfast.errors import Error
+from holdfast.train import join
 from holdfast.train.layouts.asked import asked_layout, require_plain_options
 from holdfast.train.layouts.blocks import find_blocks
 from holdfast.train.layouts.build import Built
 from holdfast.train.layouts.clipping import clip, gradients_of, total_norm
+from holdfast.train.layouts.context import SharedContext
 from holdfast.train.layouts.experts import experts_of
 from holdfast.train.layouts.loss_scale import BEGIN, LossScale
 from holdfast.train.layouts.recomputation import recompute
 from holdfast.train.layouts.stepping import Share, Stepper
-from holdfast.train.layouts.tensor import plan_of, require_divisible, styles
+from holdfast.train.layouts.tensor import plan_of, require_divisible, styles, tie_again
 from llama import Llama, mean_loss
+from tests.integrations.jobs import own_run
 from tests.train.curves import EXPERTS, SHAPE
 
 
@@ -119,6 +122,16 @@ def test_norms_stay_whole_without_sequence_parallelism() -> None:
     assert isinstance(styles(llama(), Llama.tp_plan, sequence=True)["norm"], SequenceParallel)
 
 
+def test_norms_of_heads_are_divided_as_the_heads_whatever_the_sequence() -> None:
+    model = llama()
+    model.layers[0].attention.query_norm = nn.RMSNorm(8)
+    plan = {"layers.*.attention.query_norm": "replicated_with_grad_allreduce"}
+    (style,) = styles(model, plan, sequence=False).values()
+    assert isinstance(style, SequenceParallel)
+    with pytest.raises(Error, match="no module that computes on a part of the sequence"):
+        styles(model, plan, sequence=True)
+
+
 @pytest.mark.parametrize(
     ("plan", "sequence", "said"),
     [
@@ -133,6 +146,17 @@ def test_a_plan_that_does_not_fit_the_model_is_refused(
     with pytest.raises(Error) as refused:
         styles(llama(), plan, sequence=sequence)
     assert said in refused.value.what
+
+
+def test_one_parameter_that_a_plan_divides_in_two_ways_is_refused() -> None:
+    model = llama()
+    model.head.weight.placements = "another"
+    with pytest.raises(Error, match=r"embedding.weight and head.weight are one parameter") as said:
+        tie_again(model, "embedding.weight", "head.weight")
+    assert '"rowwise_rep"' in said.value.help
+    del model.head.weight.placements
+    tie_again(model, "embedding.weight", "head.weight")
+    assert model.head.weight is model.embedding.weight
 
 
 def test_heads_that_cannot_be_divided_are_named_with_what_would_fit() -> None:
@@ -228,6 +252,65 @@ def test_a_loss_scale_leaves_out_steps_that_overflow_and_is_state() -> None:
     assert other.state_dict() == scale.state_dict() == {"factor": BEGIN / 2, "good": 1}
 
 
+def test_a_loop_of_its_own_does_no_step_with_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_run(monkeypatch)
+    monkeypatch.setenv(VARIABLE, told(Layout(precision="fp16")))
+    run, linear = join(), nn.Linear(4, 4)
+    model = run.parallelize(linear)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    state = run.track(model=model, optimizer=optimizer)
+    steps = state.steps(total=2)
+    next(steps)
+    torch.autograd.backward(model(torch.ones(2, 4)).square().mean())
+    optimizer.step()
+    with pytest.raises(Error, match=r"without run\.train_step") as refused:
+        next(steps)
+    assert state.completed == 1 and "precision: bf16" in refused.value.help
+
+
+def test_a_step_with_fp16_is_one_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_run(monkeypatch)
+    monkeypatch.setenv(VARIABLE, told(Layout(precision="fp16")))
+    run = join()
+    model = run.parallelize(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = run.track(model=model, optimizer=optimizer)
+    for _ in state.steps(total=2):
+        run.train_step(optimizer, torch.ones(2, 4), loss=lambda out: out.square().mean())
+    assert state.completed == 2
+
+
+# ── models that only a step can call ──
+
+
+class Two:
+    """A dimension of a mesh of two ranks, of which this is the first."""
+
+    def get_local_rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def get_group(self) -> None:
+        return None
+
+
+def test_a_model_with_part_of_a_sequence_or_of_the_layers_is_not_called_by_the_script() -> None:
+    from holdfast.train.layouts.pipeline import Pipeline, chain_of
+
+    model: Any = llama()
+    SharedContext(Two(), model, ["rope"]).adopt([model], [*model.layers])  # type: ignore[arg-type]
+    with pytest.raises(Error, match=r"by itself, but parallel\.cp"):
+        model(batch())
+    model = llama()
+    chain = chain_of(model, find_blocks(model, None))
+    here = Pipeline(model, chain, Two(), Layout(pp=2)).model  # type: ignore[arg-type]
+    with pytest.raises(Error, match=r"by itself, but parallel\.pp") as refused:
+        here(batch())
+    assert "run.train_step" in refused.value.help
+
+
 # ── stages ──
 
 
@@ -269,6 +352,19 @@ def test_stages_share_the_parameters_of_the_model_by_their_names() -> None:
     assert {**first, **last}.keys() == everything.keys()
     assert all({**first, **last}[name] is everything[name] for name in everything)
     assert "embedding.weight" in first and "head.weight" in last
+
+
+def test_blocks_are_two_less_than_a_multiple_of_the_stages_where_the_ends_have_one_less() -> None:
+    from holdfast.train.layouts.pipeline import blocks_by_stage
+
+    assert blocks_by_stage(126, 16) == [7, *[8] * 14, 7]
+    assert blocks_by_stage(4, 3) == [1, 2, 1] and blocks_by_stage(4, 2) == [2, 2]
+    assert blocks_by_stage(4, 6) == blocks_by_stage(5, 3) == blocks_by_stage(5, 4) == []
+    model = llama()
+    x: Any = batch()
+    for stage in staged(model, 3):
+        x = stage(x)
+    assert torch.equal(x, model(batch()))
 
 
 def test_a_model_that_is_no_chain_is_refused_where_it_shows() -> None:

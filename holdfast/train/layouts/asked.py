@@ -44,6 +44,18 @@ def unsupported(what: str, why: str, help_: str) -> Error:
     return Error("layout-invalid", what, why=why, help=help_)
 
 
+def called_alone(dimension: str) -> Error:
+    """Of a model that the script has called, where only a step can."""
+    return unsupported(
+        f"the model was called by itself, but parallel.{dimension} is more than 1",
+        "a rank has some of the layers"
+        if dimension == "pp"
+        else "a rank has a part of each sequence, which run.train_step() cuts",
+        "call run.train_step(optimizer, inputs, targets=..., loss=...); evaluate in a layout "
+        f"without {dimension}, from a checkpoint",
+    )
+
+
 def require_plain_options(options: Mapping[str, Any], dimensions: Dimensions) -> None:
     """Raise `Error` (layout-invalid) for options of DDP in another layout."""
     if options and not dimensions.replicates_only:

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from holdfast.checkpoint.tensors import is_distributed
 from holdfast.errors import Error
+from holdfast.train.layouts.asked import called_alone
 from holdfast.train.layouts.blocks import wrap_forward
 
 SEQUENCE = 1  # dimension of inputs and targets
@@ -143,6 +144,7 @@ class SharedContext:
         self._places = places
         self.place = ContextPlace(mesh.get_local_rank(), mesh.size(), mesh.get_group())
         self._buffers: list[tuple[nn.Module, str]] = []
+        self._in_step = False
 
     def adopt(self, roots: Sequence[nn.Module], blocks: Sequence[nn.Module]) -> None:
         """Have these blocks attend over whole sequences. `roots` are the model, or its stages
@@ -159,6 +161,8 @@ class SharedContext:
             wrap_forward(block, self._within)
 
     def _within(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._in_step:
+            raise called_alone("cp")
         with _Attention(self.place):
             return forward(*args, **kwargs)
 
@@ -174,9 +178,11 @@ class SharedContext:
         for owner, name, buffer in kept:
             assert buffer is not None and not is_distributed(buffer)
             owner._buffers[name] = self.place.part(buffer[:length], 0)
+        self._in_step = True
         try:
             yield
         finally:
+            self._in_step = False
             for owner, name, buffer in kept:
                 owner._buffers[name] = buffer
 

@@ -21,8 +21,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from holdfast.dimensions import ScheduleName, divisors
+from holdfast.dimensions import ScheduleName
 from holdfast.errors import Error
+from holdfast.train.layouts.asked import called_alone
 from holdfast.train.layouts.blocks import Blocks, has_parameters, require_blocks
 
 Loss = Callable[..., torch.Tensor]
@@ -76,9 +77,21 @@ class StageChain(NamedTuple):
 
     def of_stage(self, stage: int, count: int) -> list[str]:
         """The modules on one of `count` stages."""
-        each = len(self.blocks) // count
-        names = self.blocks[stage * each : (stage + 1) * each]
+        sizes = blocks_by_stage(len(self.blocks), count)
+        first = sum(sizes[:stage])
+        names = self.blocks[first : first + sizes[stage]]
         return [*(self.before * (stage == 0)), *names, *(self.after * (stage == count - 1))]
+
+
+def blocks_by_stage(blocks: int, count: int) -> list[int]:
+    """How many blocks each stage has; none where they cannot be divided. Two less than a multiple
+    leaves the first and the last stage, which have embedding and head, one block less (Llama 3,
+    arXiv 2407.21783, section 3.3.2)."""
+    each, rest = divmod(blocks, count)
+    if not rest:
+        return [each] * count
+    each, rest = divmod(blocks + 2, count)
+    return [each - 1, *[each] * (count - 2), each - 1] if each > 1 and not rest else []
 
 
 def chain_of(model: nn.Module, blocks: Blocks) -> StageChain:
@@ -134,8 +147,8 @@ def require_stages(chain: StageChain, pp: int, schedule: ScheduleName) -> int:
     """The number of stages. Raises `Error` (layout-invalid) if blocks cannot be divided."""
     each = STAGES_EACH.get(schedule, 1)
     blocks = len(chain.blocks)
-    if blocks % (pp * each):
-        fits = [n for n in divisors(blocks) if blocks % (n * each) == 0]
+    if not blocks_by_stage(blocks, pp * each):
+        fits = [n for n in range(1, blocks + 1) if blocks_by_stage(blocks, n * each)]
         raise Error(
             "layout-invalid",
             f"{blocks} blocks cannot be divided among {pp * each} stages",
@@ -238,6 +251,7 @@ class Pipeline:
         """What of the model is on this rank, with its names."""
         self.blocks = [model.get_submodule(name) for name in held if name in chain.blocks]
         self.stages = [stage_of(self.model, chain, n, self.count) for n in self.numbers]
+        self.model.forward = _called_alone
         self._schedule: Any = None
         self._loss: Loss = lambda *_: torch.zeros(())
 
@@ -285,6 +299,10 @@ class Pipeline:
             with torch.no_grad():
                 for buffer, value in kept:
                     buffer.copy_(value)
+
+
+def _called_alone(*_: Any, **__: Any) -> Any:
+    raise called_alone("pp")
 
 
 def _note(flow: _Flow) -> Any:

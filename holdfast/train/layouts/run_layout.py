@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from holdfast.dimensions import NAMES
 from holdfast.errors import Error
+from holdfast.train import random_state
 from holdfast.train.elastic import policy_in
 from holdfast.train.group import join_alone
 from holdfast.train.layouts.asked import (
@@ -52,6 +53,7 @@ class RunLayout:
         self._mesh: DeviceMesh | None = None
         self._stepper: Stepper | None = None
         self._outer: OuterSteps | None = None
+        self._stepped = False
         self.replicas: list[nn.Module] = []
         """Models whose gradients DDP averages over all ranks."""
         self.apart: list[nn.Module] = []
@@ -117,7 +119,22 @@ class RunLayout:
             self.apart.append(built.model)
         scale = self.tracked.get("holdfast_loss_scale")
         self._stepper = Stepper(built, dimensions, mesh, scale)
+        self.draw_alike()
         return built.model
+
+    def draw_alike(self) -> None:
+        """Have the ranks along `tp` go on with the random numbers of the first of them.
+
+        What lies between divided layers is whole on each, so dropout has to leave out the same of
+        it; else parameters that all have, such as those of norms, drift apart. With
+        `sequence_parallel` each has another part of it.
+        """
+        if self._asked.dimensions.tp == 1 or self._asked.layout.sequence_parallel:
+            return
+        group = self.mesh["tp"].get_group()
+        numbers = [random_state.capture(self._device)]
+        dist.broadcast_object_list(numbers, src=dist.get_global_rank(group, 0), group=group)
+        random_state.restore(numbers[0], self._device)
 
     def _replicated(
         self, model: nn.Module, options: Mapping[str, Any], settled: Callable[[], bool]
@@ -169,6 +186,7 @@ class RunLayout:
                 why="it takes a step with the model that parallelize() was given",
                 help="model = run.parallelize(model)",
             )
+        self._stepped = True
         ranks = policy_in(self._world_size).averages
         here = len(call.inputs[0])
         _, everywhere = dealt or (here, here * ranks)
@@ -176,6 +194,17 @@ class RunLayout:
         return self._stepper.step(
             call.optimizers, call.inputs, call.targets, call.loss, share, call.clip
         )
+
+    def require_scaled(self) -> None:
+        """After a step of the loop. Raises `Error` (layout-invalid) where gradients of fp16 were
+        computed without a scaled loss."""
+        wanted = self._stepper is not None and self._asked.layout.precision == "fp16"
+        if wanted and not self._stepped:
+            raise unsupported(
+                "precision: fp16, and the loop did a step without run.train_step()",
+                "small gradients are zero in fp16 unless the loss is scaled, which train_step does",
+                "use run.train_step(), or precision: bf16",
+            )
 
     def clip(self, parameters: Sequence[torch.Tensor], highest: float) -> torch.Tensor:
         """Clip gradients to this norm over all ranks; the norm before."""

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from holdfast.dimensions import Dimensions
 from holdfast.errors import Error
+from holdfast.train.layouts.agreement import require_same_gradients
 from holdfast.train.layouts.build import Built
 from holdfast.train.layouts.clipping import clip, gradients_of, scale, total_norm
 from holdfast.train.layouts.loss_scale import LossScale
@@ -66,6 +67,7 @@ class Stepper:
         self._built, self._scale = built, scale
         self._pp = mesh["pp"] if mesh is not None and dimensions.pp > 1 else None
         self._cp = mesh["cp"] if mesh is not None and dimensions.cp > 1 else None
+        self._tp = mesh["tp"] if mesh is not None and dimensions.tp > 1 else None
         self._fewest = dimensions.pp if dimensions.pp > 1 else 1
 
     def step(
@@ -84,6 +86,9 @@ class Stepper:
         factor = share.weight * (self._scale.factor if self._scale else 1.0)
         mean = self._gradients(GivenBatch(inputs, targets, loss, share, factor))
         gradients = gradients_of(self._built.model.parameters())
+        if self._tp is not None:
+            require_same_gradients(self._built.model.named_parameters(), self._tp)
+            self._tp = None  # once
         norm, take = None, True
         if self._scale is not None:
             scale(gradients, torch.tensor(1 / self._scale.factor))

@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
@@ -31,8 +32,9 @@ COLUMNS, ROWS = ("colwise", "local_colwise"), ("rowwise", "local_rowwise")
 FIRST = ("rowwise_rep", "embedding_rowwise")  # given tokens, which all have
 LAST = ("colwise_rep", "colwise_gather_output")  # gives scores, which all get
 NORM = "sequence_parallel"
+HEADS = "replicated_with_grad_allreduce"  # a norm of each head, (batch, places, heads, width)
 EXPERTS = ("experts", "ep_dispatch_experts")  # of `ep`, nothing to `tp`
-WORDS = (*COLUMNS, *ROWS, *FIRST, *LAST, NORM, EXPERTS[0])
+WORDS = (*COLUMNS, *ROWS, *FIRST, *LAST, NORM, HEADS, EXPERTS[0])
 _DECLARED = ("tp_plan", "_tp_plan", "base_model_tp_plan")
 _HEADS = (
     *("heads", "n_heads", "num_heads", "n_head", "num_attention_heads"),
@@ -79,7 +81,7 @@ def styles(model: nn.Module, plan: Plan, *, sequence: bool) -> dict[str, Paralle
             raise unknown_name(pattern, names)
         style = _style(word, sequence=sequence)
         found |= dict.fromkeys(meant, style) if style is not None else {}
-    if sequence and NORM not in plan.values() and SequenceParallel not in map(type, found.values()):
+    if sequence and not any(w == NORM or isinstance(w, SequenceParallel) for w in plan.values()):
         raise Error(
             "layout-invalid",
             "sequence_parallel: the plan has no module that computes on a part of the sequence",
@@ -127,6 +129,8 @@ def _style(word: str | ParallelStyle, *, sequence: bool) -> ParallelStyle | None
             return ColwiseParallel(input_layouts=between, output_layouts=Replicate())
         case "sequence_parallel":
             return SequenceParallel() if sequence else None
+        case "replicated_with_grad_allreduce":
+            return SequenceParallel(sequence_dim=2, use_local_output=True)
         case "experts" | "ep_dispatch_experts":
             return None
     raise Error(
@@ -182,8 +186,36 @@ def _indivisible(what: str, fits: list[int]) -> Error:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh, found: Mapping[str, ParallelStyle]) -> None:
-    """Divide the modules that are here: of a stage of a pipeline others are elsewhere."""
+    """Divide the modules that are here: of a stage of a pipeline others are elsewhere. What is one
+    parameter stays one. Raises `Error` (layout-invalid) where the plan divides it in two ways."""
+    names: dict[torch.Tensor, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
     here = {name: module for name, module in model.named_modules() if has_parameters(module)}
     for name, style in found.items():
         if name in here:
             parallelize_module(here[name], mesh, style)
+    for first, *others in names.values():
+        for other in others:
+            tie_again(model, first, other)
+
+
+def tie_again(model: nn.Module, first: str, other: str) -> None:
+    """Have two names mean one parameter again, which was divided by both."""
+    parameter, replaced = model.get_parameter(first), model.get_parameter(other)
+    if replaced is parameter:
+        return
+    if _division(parameter) != _division(replaced):
+        raise Error(
+            "layout-invalid",
+            f"{first} and {other} are one parameter, which the plan divides in two ways",
+            why="they would be changed apart",
+            help=f'divide both alike: an embedding by "{FIRST[0]}" and a head by "{LAST[0]}"; or '
+            "do not tie them (tie_word_embeddings: false)",
+        )
+    owner, _, key = other.rpartition(".")
+    model.get_submodule(owner).register_parameter(key, parameter)
+
+
+def _division(parameter: torch.Tensor) -> object:
+    return getattr(parameter, "placements", None)

@@ -371,6 +371,14 @@ def test_sizes_that_cannot_be_are_refused(path: str, keys: dict[str, Any]) -> No
     assert told(**keys) == [("size-impossible", path)]
 
 
+def test_a_layout_is_compared_with_one_rank_per_gpu_before_anything_waits_in_a_queue() -> None:
+    gpus: dict[str, Any] = {"nodes": 2, "resources": {"gpus": 8}}
+    error = only(**gpus, parallel={"tp": 3})
+    assert error.slug == "size-impossible" and "tp 3 does not divide the 16 ranks" in error.why
+    assert "2 nodes with 8 workers each" in error.why
+    assert told(**gpus, parallel={"tp": 8}) == []
+
+
 # ── names ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -25,6 +25,7 @@ def problems(request: Request) -> Iterator[Error]:
     yield from _pages(request.job)
     yield from _elastic(request.job)
     yield from _counts(request)
+    yield from _layout(request)
     yield from _file(request)
 
 
@@ -107,6 +108,18 @@ def _counts(request: Request) -> Iterator[Error]:
             "no node is left as a worker",
             "nodes.count 1 - chief 1 = 0 workers",
             "increase nodes.count, or remove the chief: worker 0 takes its role",
+        )
+
+
+def _layout(request: Request) -> Iterator[Error]:
+    """Of one worker per GPU; a number of workers was looked at when the job file was read."""
+    why = request.job.misfit(request.workers)
+    if why:
+        yield _impossible(
+            "parallel",
+            "the layout does not fit the ranks of the job",
+            why,
+            "change parallel, nodes.count, or resources.gpus: there is one worker per GPU",
         )
 
 
