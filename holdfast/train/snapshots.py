@@ -220,7 +220,7 @@ class Snapshotter:
     def finish(self) -> None:
         """Return when the newest snapshot is whole on all ranks."""
         self._settle()
-        if self._exchange is not None and self._meetings.unmet:
+        if self._meetings.unmet:
             self._meetings.open(self.step, over=True)
             self._learn(self._meetings.close())
 

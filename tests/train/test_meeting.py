@@ -125,12 +125,14 @@ def test_one_node_that_is_about_to_go_makes_all_ranks_hurry_once(two: Cluster) -
         assert hurried == [1] and found[1].flags == SnapshotFlag.URGENT | SnapshotFlag.SHARED
 
 
-def test_no_step_follows_the_snapshot_that_an_attempt_ends_with(two: Cluster) -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_no_step_follows_the_snapshot_that_an_attempt_ends_with(tmp_path: Path, nodes: int) -> None:
     """Workers are ended a moment later, wherever they are then: a step that one of them had done by
-    that time would be lost."""
-    told(two, CheckpointSettings())
-    pages = [StoragePage(fd) for fd in two.storage_pages]
-    pages[1].warn(time.monotonic() + PATIENCE_S, holds=True)
+    that time would be lost. The agents wait until all know that it is whole, a lone rank too."""
+    cluster = Cluster(tmp_path, nodes=nodes, local=1)
+    told(cluster, CheckpointSettings())
+    pages = [StoragePage(fd) for fd in cluster.storage_pages]
+    pages[-1].warn(time.monotonic() + PATIENCE_S, holds=True)
     until = time.monotonic() + PATIENCE_S
 
     def end_them() -> None:
@@ -141,12 +143,13 @@ def test_no_step_follows_the_snapshot_that_an_attempt_ends_with(two: Cluster) ->
 
     thread = threading.Thread(target=end_them)
     thread.start()
-    two.run()
+    cluster.run()
     thread.join()
-    assert [page.newest_met for page in pages] == [Key(1, 1), Key(1, 1)], "whole on both"
-    pages[1].warn(0.0)
-    assert two.redo_until == 1, "no step was done after that one"
-    assert two.finish().restored == [1, 1]
+    assert [page.newest_met for page in pages] == [Key(1, 1)] * nodes, "whole on all"
+    pages[-1].warn(0.0)
+    assert cluster.redo_until == 1, "no step was done after that one"
+    assert cluster.finish().restored == [1] * nodes
+    cluster.close()
 
 
 def test_who_is_not_ended_in_time_trains_on(two: Cluster) -> None:
