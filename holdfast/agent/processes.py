@@ -36,9 +36,10 @@ class ProcessExit(NamedTuple):
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Have the kernel send us `sig` when our parent dies; exit at once if it is dead already."""
+    """Have the kernel send us `sig` when our parent dies; at once if it is dead already."""
     _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
+        os.kill(os.getpid(), sig)  # a worker that was forked last dies like the others
         os._exit(1)
 
 

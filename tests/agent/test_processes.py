@@ -48,3 +48,17 @@ print("well")
 """
     )
     assert told.strip() == "well"
+
+
+def test_who_comes_after_the_death_of_its_parent_dies_of_the_same_signal() -> None:
+    told = in_a_process_of_its_own(
+        """
+from holdfast.agent.processes import die_with_parent
+child = os.fork()
+if child == 0:
+    die_with_parent(1 << 22, signal.SIGKILL)  # no process has that number
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert told.strip() == "-9"
