@@ -17,9 +17,11 @@ from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.notes import note
 from holdfast.events import Store
 
+BESIDE_S = 60.0  # for a store to be there, from a forkserver that is ready
+
 
 class RendezvousStores:
-    """At most one fresh store and one in use."""
+    """At most one fresh store, one in use and one for a repeated step."""
 
     def __init__(
         self, address: str, hosted: bool, new_id: Callable[[], int], ports: tuple[int, ...] = ()
@@ -33,6 +35,7 @@ class RendezvousStores:
         self._forkserver: ForkserverHandle | None = None  # ready to fork
         self._fresh_id = 0
         self._used_id = 0
+        self._beside_id = 0
         self._report = -1
         self.fresh: Store | None = None
 
@@ -52,18 +55,22 @@ class RendezvousStores:
         if not self._hosted:
             self._offer(reserve(self._address, self._next_ports()))
             return
-        self._report, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._fresh_id = self._new_id()
+        self._fresh_id, self._report = self._fork(self._forkserver, self._next_ports())
+        asyncio.get_running_loop().add_reader(self._report, self._reported)
+
+    def _fork(self, forkserver: ForkserverHandle, ports: tuple[int, ...]) -> tuple[int, int]:
+        """The id of a new store, and where it tells its port."""
+        report, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         order = fork_protocol.Fork(
-            id=self._fresh_id,
+            id=self._new_id(),
             kind=fork_protocol.ChildKind.STORE,
             fds=("report",),
             address=self._address,
-            ports=self._next_ports(),
+            ports=ports,
         )
-        self._forkserver.fork(order, [write_end])
+        forkserver.fork(order, [write_end])
         os.close(write_end)
-        asyncio.get_running_loop().add_reader(self._report, self._reported)
+        return order.id, report
 
     def _next_ports(self) -> tuple[int, ...]:
         """Where to listen, another port each time: whoever still dials the last store finds none.
@@ -87,9 +94,23 @@ class RendezvousStores:
         self.fresh = store
         self.on_fresh(store)
 
-    def port_for_others(self) -> Store:
-        """Where ranks may meet beside all that there is; rank 0 has to serve there."""
-        return reserve(self._address, (*self._ports, 0))
+    async def open_beside(self) -> Store:
+        """Where ranks may meet beside all that there is, until `close_beside`."""
+        self.close_beside()
+        ports = (*self._ports, 0)
+        if self._hosted and self._forkserver is not None:
+            self._beside_id, report = self._fork(self._forkserver, ports)
+            text = await _told(report)
+            if text:
+                return Store(host=self._address, port=int(text), hosted=True)
+            note("agent: no store could be started for a repeated step; rank 0 must host it")
+        return reserve(self._address, ports)
+
+    def close_beside(self) -> None:
+        """Nobody meets there any more."""
+        if self._beside_id and self._forkserver is not None:
+            self._forkserver.signal(self._beside_id, signal.SIGKILL)
+        self._beside_id = 0
 
     def use(self, store: Store) -> None:
         """An attempt starts on this store, which may be that of another node."""
@@ -115,7 +136,7 @@ class RendezvousStores:
         """The forkserver is gone, and every store with it."""
         self._stop_listening()
         self._forkserver = None
-        self._fresh_id = self._used_id = 0
+        self._fresh_id = self._used_id = self._beside_id = 0
         self.fresh = None
 
     def _stop_listening(self) -> None:
@@ -123,6 +144,21 @@ class RendezvousStores:
             asyncio.get_running_loop().remove_reader(self._report)
             os.close(self._report)
             self._report = -1
+
+
+async def _told(report: int) -> bytes:
+    """What a new store says; nothing if it could not be started, or not in time."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(report, readable.set)
+    try:
+        async with asyncio.timeout(BESIDE_S):
+            await readable.wait()
+        return os.read(report, 64)
+    except TimeoutError:
+        return b""
+    finally:
+        loop.remove_reader(report)
+        os.close(report)
 
 
 def reserve(address: str, ports: tuple[int, ...] = (0,)) -> Store:

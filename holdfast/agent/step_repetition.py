@@ -58,6 +58,7 @@ class StepRepetition:
         self._newest += 1
         for worker in self._workers:
             self._parts.processes.signal(worker, signal.SIGKILL)
+        self._parts.processes.stores.close_beside()
 
     @property
     def running(self) -> bool:
@@ -77,15 +78,18 @@ class StepRepetition:
         await self.gone()
         if mine != self._newest or self._parts.end.begun:
             return
-        store = order.start.store
+        store, stores = order.start.store, self._parts.processes.stores
         if order.opens:
-            store = self._parts.processes.stores.port_for_others()
+            store = await stores.open_beside()
+            if mine != self._newest:
+                return
             self._parts.controller.answer(GroupOpened(number=order.number, store=store))
         start = msgspec.structs.replace(order.start, store=store)
         order = msgspec.structs.replace(order, start=start)
         with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as folder:
             said = await self._repeated(order, Path(folder), mine)
         if mine == self._newest:
+            stores.close_beside()
             self._parts.controller.answer(said)
 
     async def _repeated(self, order: RepeatStep, folder: Path, mine: int) -> StepRepeated:
@@ -150,7 +154,6 @@ def _alone(step: int, folder: Path) -> dict[str, str]:
         PLACES[Tier.LOCAL]: "",
         "HOLDFAST_CHECK_REPLICAS": "0",
         "HOLDFAST_ON_NAN": "ignore",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
 
 

@@ -34,6 +34,7 @@ from holdfast.messages import (
     EntryTimes,
     EvidenceReply,
     Fact,
+    GroupOpened,
     Hello,
     JournalCopy,
     Kept,
@@ -42,6 +43,7 @@ from holdfast.messages import (
     Report,
     Start,
     StatusReply,
+    StepRepeated,
     Stop,
     ToAgent,
     Welcome,
@@ -58,7 +60,7 @@ _dice = random.SystemRandom()  # suites that run at the same time share nothing
 # of another test might take its port.
 PORTS = range(10_000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
 Found = TypeVar("Found")
-Told = Kept | JournalCopy | EvidenceReply | EntryTimes | MachineChecked
+Told = Kept | JournalCopy | EvidenceReply | EntryTimes | MachineChecked | GroupOpened | StepRepeated
 Heard = Hello | Fact | Report | Told | AskStatus
 _decoder = msgspec.msgpack.Decoder(Heard)
 
@@ -169,6 +171,8 @@ class StubController:
                 self.reports.append(message)
                 self.heard.append(message)
             case Kept() | JournalCopy() | EvidenceReply() | EntryTimes() | MachineChecked():
+                self.answers.append(message)
+            case GroupOpened() | StepRepeated():
                 self.answers.append(message)
             case AskStatus():
                 self.asked_count += 1

@@ -60,6 +60,9 @@ class FakeStores:
         self.retired.append(self._used)
         self._used = None
 
+    def close_beside(self) -> None:
+        """There is none beside."""
+
 
 class FakeProcesses:
     """Workers that are forked at once and die when the test says so."""

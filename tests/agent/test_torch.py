@@ -3,17 +3,28 @@
 import json
 import os
 import signal
+import socket
 from functools import partial
+from typing import TypeVar
 
 import pytest
 
 from holdfast.collectives import RankTimes
 from holdfast.events import NodeReady, Store
-from holdfast.messages import EntryTimes, TakeEntryTimes
+from holdfast.messages import (
+    EntryTimes,
+    GroupOpened,
+    RepeatStep,
+    Start,
+    StepRepeated,
+    TakeEntryTimes,
+)
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import AgentProcess, StubController, parent_of, until
 
 pytestmark = pytest.mark.slow
+
+Answer = TypeVar("Answer", GroupOpened, StepRepeated)
 
 DDP = """
 import os, sys, time
@@ -71,6 +82,42 @@ def test_a_killed_store_is_replaced_and_the_controller_told(node: Node) -> None:
     os.kill(server, signal.SIGKILL)
     fresh = controller.wait_for(NodeReady, count=2).store
     assert fresh.hosted and fresh != store
+
+
+MEET = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+"""
+
+
+def test_ranks_that_repeat_a_step_meet_on_a_store_of_their_own_until_it_is_over(node: Node) -> None:
+    """A port that was only reserved is somebody else's by the time rank 0 has loaded what it
+    needs to serve there."""
+    controller, agent = node(MEET, framework="pytorch", workers_per_node=2, warm={"mode": "off"})
+    store = controller.ready()
+    known = set(agent.family())
+    start = Start(
+        attempt=0,
+        node_rank=0,
+        node_count=1,
+        workers_per_node=2,
+        store=store,
+        redo_until=0,
+        restarts=0,
+    )
+    controller.send(RepeatStep(number=1, step=1, start=start, opens=True))
+    [opened] = until(lambda: _answers(controller, GroupOpened), "the group is opened")
+    assert opened.store.hosted and opened.store != store
+    [said] = until(lambda: _answers(controller, StepRepeated), "its ranks have met")
+    assert said.why == "the script ended before the end of the step (it has to call run.track())"
+    until(lambda: set(agent.family()) <= known, "nothing of it is left, the store least of all")
+    with socket.create_connection((store.host, store.port)):
+        pass  # the job's own is untouched
+
+
+def _answers(controller: StubController, kind: type[Answer]) -> list[Answer]:
+    return [one for one in controller.answers if isinstance(one, kind)]
 
 
 DRAW = """

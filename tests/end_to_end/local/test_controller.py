@@ -92,9 +92,12 @@ def test_a_fault_while_the_controller_is_away_is_repaired_when_it_is_back(home: 
 def test_a_job_that_ended_while_the_controller_was_away_ends_as_if_nothing_had_happened(
     home: Path,
 ) -> None:
-    job = small(home, args=["--steps", "30"], **TOGETHER).start()
+    may_end = home / "may-end"
+    words = ["--steps", "30", "--last-waits-for", str(may_end)]
+    job = small(home, args=words, **TOGETHER).start()
     job.wait_step(10)
     job.kill_controller()
+    may_end.touch()
     assert until(lambda: (job.out / "final.pt").exists())
     job.resume().wait_end()
     assert job.status().outcome == "succeeded"

@@ -33,6 +33,7 @@ parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--pause", type=float, default=0.02)
 parser.add_argument("--pause-rank", type=int)  # who pauses, if not everybody
+parser.add_argument("--last-waits-for", type=Path)  # before the last step
 parser.add_argument("--die", default="")
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--die-step", type=int, default=10)
@@ -130,6 +131,8 @@ state = run.track(
 for step, (inputs, targets) in state.steps(total=args.steps):
     if step == 0:
         die("first-step", run.rank)
+    while step == args.steps - 1 and args.last_waits_for and not args.last_waits_for.exists():
+        time.sleep(0.01)
     loss = (wrapped(inputs) - targets).square().mean()
     if is_bad("loss", run.rank, step):
         loss = loss * torch.nan
