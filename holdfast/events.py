@@ -472,6 +472,11 @@ class Severity(StrEnum):
     LEAVES = "leaves"  # no fault: somebody has announced that the node will be taken away
 
 
+ENVIRONMENT = "environment"
+COMMON_CONDITIONS = frozenset(("share-read-only", "folder-denied", ENVIRONMENT))
+"""Of `HealthChanged`: storage that nodes share, rights and settings, the same on every machine."""
+
+
 class HealthChanged(Event, frozen=True, kw_only=True):
     """A condition of a node's GPUs, machine or network has begun, has changed, or is over."""
 

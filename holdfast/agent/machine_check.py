@@ -15,10 +15,9 @@ from holdfast.agent.storage.protocol import DurablePlace
 from holdfast.checks.compare import CheckReport
 from holdfast.checks.outcome import CheckResult
 from holdfast.checks.plan import DISK, nearest_folder
-from holdfast.events import HealthChanged, Severity
+from holdfast.events import ENVIRONMENT, HealthChanged, Severity
 
 LONGEST_S = 300.0  # all of them together; each has its own deadline
-CONDITION = "environment"
 
 
 async def unfit(
@@ -49,7 +48,7 @@ def _judged(said: bytes, node: str, tell: Callable[[HealthChanged], None]) -> st
 def _warning(node: str, result: CheckResult) -> HealthChanged:
     return HealthChanged(
         node=node,
-        condition=CONDITION,
+        condition=ENVIRONMENT,
         severity=Severity.WARN,
         device=result.name,
         detail=f"{result.name}: {result.found}",

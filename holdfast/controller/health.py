@@ -17,10 +17,7 @@ from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.policies.ladder import ALERT
 from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import Node, State
-from holdfast.events import HealthChanged, Keeps, Severity
-
-COMMON = frozenset(("share-read-only", "folder-denied", "environment"))
-"""Storage that nodes share, rights and settings: the same on every machine."""
+from holdfast.events import COMMON_CONDITIONS, HealthChanged, Keeps, Severity
 
 
 def changed(state: State, event: HealthChanged) -> list[AnyAction]:
@@ -42,7 +39,7 @@ def changed(state: State, event: HealthChanged) -> list[AnyAction]:
 
 def _is_first(state: State, event: HealthChanged) -> bool:
     """Whether this is wrong for all nodes alike, and no node has told it yet."""
-    if event.condition not in COMMON or event.severity is Severity.OK:
+    if event.condition not in COMMON_CONDITIONS or event.severity is Severity.OK:
         return False
     key = conditions.key_of(event)
     return not any(key in known for known in state.health.values())

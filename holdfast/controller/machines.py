@@ -59,7 +59,8 @@ def failed(state: State, node: Node, why: str) -> None:
 
 
 def innocent(state: State, node: Node) -> str:
-    """A machine that waits has failed: why it is not to be left for that; empty if it is."""
+    """A machine that waits has failed: why it is not to be left for that. Empty if it is, which
+    then counts as one of those that may be cordoned."""
     if why := _shared(state, node):
         return why
     limit = conditions.cordon(state, node)

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from holdfast.actions import AssignRank, Entry, Fence, StartAttempt
 from holdfast.events import (
+    COMMON_CONDITIONS,
     Diagnosed,
     HangJudged,
     HealthChanged,
@@ -31,9 +32,7 @@ LEMON_SCORE = 3  # signals of seven; a judgement, not a measurement
 NOT_THE_NODES = frozenset(("hardware-fault", "hang", "nan", "peer-lost", "node-lost", "node-left"))
 """Causes that say nothing of the blamed rank's node, or that another signal counts."""
 
-NOT_THE_MACHINES = frozenset(
-    ("machine-cordoned", "machine-leaving", "share-read-only", "folder-denied", "environment")
-)
+NOT_THE_MACHINES = COMMON_CONDITIONS | {"machine-cordoned", "machine-leaving"}
 """Conditions that somebody has put it into, or that every machine is in."""
 
 

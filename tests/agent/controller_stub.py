@@ -170,13 +170,11 @@ class StubController:
             case Report():
                 self.reports.append(message)
                 self.heard.append(message)
-            case Kept() | JournalCopy() | EvidenceReply() | EntryTimes() | MachineChecked():
-                self.answers.append(message)
-            case GroupOpened() | StepRepeated():
-                self.answers.append(message)
             case AskStatus():
                 self.asked_count += 1
                 self.send(StatusReply(status=json.dumps({"outcome": self.outcome}).encode()))
+            case answer:
+                self.answers.append(answer)
 
     def send(self, message: ToAgent | Question | StatusReply) -> None:
         """To the agent that is connected."""

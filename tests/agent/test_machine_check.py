@@ -9,7 +9,7 @@ import pytest
 from holdfast.agent import machine_check
 from holdfast.checks.compare import CheckReport
 from holdfast.checks.outcome import CheckResult
-from holdfast.events import NodeReady, NodeUnfit, Severity
+from holdfast.events import ENVIRONMENT, NodeReady, NodeUnfit, Severity
 from holdfast.messages import CheckMachine, Leave, MachineChecked
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import until
@@ -65,5 +65,5 @@ def test_what_is_wrong_on_every_machine_is_told_and_leaves_the_machine_fit() -> 
     said, told = msgspec.json.encode(CheckReport(machine="m", checks=results)), list[Any]()
     assert machine_check._judged(said, "n", told.append) == "memory: 1 of 64 blocks"
     [warning] = told
-    assert (warning.condition, warning.severity) == (machine_check.CONDITION, Severity.WARN)
+    assert (warning.condition, warning.severity) == (ENVIRONMENT, Severity.WARN)
     assert (warning.detail, warning.advice) == ("shared memory: 64 MiB", "more")

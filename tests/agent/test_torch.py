@@ -7,6 +7,7 @@ import socket
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from holdfast.collectives import RankTimes
@@ -15,12 +16,12 @@ from holdfast.messages import (
     EntryTimes,
     GroupOpened,
     RepeatStep,
-    Start,
     StepRepeated,
     TakeEntryTimes,
 )
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import AgentProcess, StubController, parent_of, until
+from tests.agent.parts import start
 
 pytestmark = pytest.mark.slow
 
@@ -97,16 +98,8 @@ def test_ranks_that_repeat_a_step_meet_on_a_store_of_their_own_until_it_is_over(
     controller, agent = node(MEET, framework="pytorch", workers_per_node=2, warm={"mode": "off"})
     store = controller.ready()
     known = set(agent.family())
-    start = Start(
-        attempt=0,
-        node_rank=0,
-        node_count=1,
-        workers_per_node=2,
-        store=store,
-        redo_until=0,
-        restarts=0,
-    )
-    controller.send(RepeatStep(number=1, step=1, start=start, opens=True))
+    alone = msgspec.structs.replace(start(), node_rank=0, node_count=1)
+    controller.send(RepeatStep(number=1, step=1, start=alone, opens=True))
     [opened] = until(lambda: _answers(controller, GroupOpened), "the group is opened")
     assert opened.store.hosted and opened.store != store
     [said] = until(lambda: _answers(controller, StepRepeated), "its ranks have met")
