@@ -141,7 +141,8 @@ class Recovery(Section):
     step_timeout_s: Seconds | None = None
     """Longest that a step may take, with the wait for its data, in a script that has named all else
     that takes long with `with run.section(...)`: a rank that computes or waits longer hangs,
-    compilers excepted. Default: it is given up to a minute, as it may be an evaluation."""
+    compilers excepted. Default: it is given up to a minute, as it may be an evaluation. Not with
+    `hangs: off`."""
     stragglers: Literal["tell", "replace", "off"] = "tell"
     """What follows where one rank makes all others wait, step after step: `tell` shows it, and
     what explains it; `replace` also gives its node up for a spare, where neither its input nor its
@@ -196,6 +197,12 @@ class Recovery(Section):
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
     Default: one failure a day is assumed."""
+
+    @model_validator(mode="after")
+    def _somebody_looks(self) -> Self:
+        if self.hangs == "off" and self.step_timeout_s is not None:
+            raise ValueError("step_timeout_s has no effect with hangs: off; remove one of them")
+        return self
 
     @property
     def keeps_processes(self) -> bool:

@@ -105,6 +105,12 @@ def test_batches_are_left_out_only_where_a_number_is_always_the_same_batch(tmp_p
         job_from_text(fine, where="x")
 
 
+def test_a_step_timeout_is_not_silently_without_effect(tmp_path: Path) -> None:
+    text = "name: a\nscript: b\nrecovery: {{hangs: {}, step_timeout_s: 5}}\n"
+    assert "step_timeout_s has no effect with hangs: off" in why(tmp_path, text.format("off"))
+    job_from_text(text.format("auto"), where="x")
+
+
 def test_a_duplicate_key_is_an_error(tmp_path: Path) -> None:
     told = why(tmp_path, "name: a\nscript: b\nrecovery:\n  window_s: 1\n  window_s: 2\n")
     assert told == "recovery.window_s (line 5): duplicate key, first on line 4; keep one"
