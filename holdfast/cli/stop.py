@@ -32,8 +32,6 @@ def stop(
     if reach is not None:
         _remote(reach, name, now, wait, as_json)
         return
-    from holdfast.drivers.client import kill_leftovers
-
     if name is not None and (sweep := _sweep(name)) is not None:
         _stop_sweep(sweep, as_json)
         return
@@ -41,11 +39,17 @@ def stop(
     asked = ask_to_stop(folder, now)
     if asked and wait:
         _wait(folder)
-    killed = 0 if asked else kill_leftovers(folder)
+    killed = 0 if asked else _stop_abandoned(folder)
     if as_json:
         json_result({"job": folder.name, "asked": asked, "killed_count": killed})
     else:
         result(_told(folder.name, asked=asked, waited=wait, killed=killed))
+
+
+def _stop_abandoned(folder: Path) -> int:
+    from holdfast.drivers.local import stop_abandoned
+
+    return stop_abandoned(folder, "holdfast stop")
 
 
 def _sweep(name: str) -> "Job | None":

@@ -21,6 +21,7 @@ from holdfast import journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import engines, records
+from holdfast.drivers.client import kill_leftovers
 from holdfast.drivers.engines import NodeEngine, StartedAgent
 from holdfast.drivers.fencing import Fenced, say_stuck
 from holdfast.drivers.job_books import JobBooks
@@ -34,11 +35,13 @@ from holdfast.drivers.talk import say
 from holdfast.errors import Error
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     Beginning,
     ControllerResumed,
     JobSubmitted,
     NodeLost,
     NodeLostReason,
+    StopRequested,
 )
 from holdfast.messages import Leave
 from holdfast.replay import replay
@@ -99,6 +102,49 @@ def require_unended(folder: Path) -> None:
     with engines.opened(folder) as engine:
         if not engine.living():
             raise _ended(folder.name, state)
+
+
+def stop_abandoned(folder: Path, by: str) -> int:
+    """End a job whose controller has died: kill what it left running, then record that the job was
+    stopped. Returns the number of processes killed.
+
+    Raises `Error` process-stuck. A record that cannot be written, or is another controller's by
+    now, is told and stays as it is.
+    """
+    with engines.opened(folder) as engine:
+        nodes = tuple(agent.node for agent in engine.living())
+    killed = kill_leftovers(folder)
+    try:
+        job = records.load_job(folder)
+        with records.locked(folder):
+            records.require_same_job(folder, job)
+            controller, book = replay(folder / records.JOURNAL, Limits.of(job))
+            with contextlib.closing(book):
+                _record_stop(controller, book, nodes, by)
+    except (Error, OSError) as error:
+        why = f"{error.what}: {error.why}" if isinstance(error, Error) else str(error)
+        say(f"the record of {folder.name} does not say that it was stopped: {why}")
+    return killed
+
+
+def _record_stop(
+    controller: Controller, book: journal.Journal, nodes: tuple[str, ...], by: str
+) -> None:
+    """Orders are not carried out: whoever could hear them has been killed."""
+    state = controller.state
+    resumed = ControllerResumed(existing=nodes, term=book.seq + 1)
+
+    def hear(event: AnyEvent) -> None:
+        if not state.ended:
+            at = max(time.time(), state.now)
+            actions = tuple(controller.handle(event, at))
+            book.append(Entry(book.seq + 1, at, event, actions, controller.choices))
+
+    hear(resumed if book.seq else JobSubmitted())
+    hear(StopRequested(by=by, now=True))
+    hear(AttemptStopped(attempt=state.attempt, store=None))
+    book.sync()
+    book.save(state)
 
 
 def _ended(name: str, state: State) -> Error:

@@ -254,7 +254,7 @@ def test_a_controller_that_is_being_killed_holds_its_lock_a_moment_longer_than_i
 def test_of_a_living_controller_that_cannot_be_asked_nothing_is_ended(
     hurt: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("holdfast.drivers.client.kill_leftovers", pytest.fail)
+    monkeypatch.setattr("holdfast.drivers.local.stop_abandoned", pytest.fail)
     monkeypatch.setattr("holdfast.cli.stop.DYING_S", 0)
     (hurt / "controller.json").write_text('{"host":"127.0.0.1","port":9,"pid":1}')
     damage(hurt / name, "no text")

@@ -276,7 +276,15 @@ def test_what_a_dead_controller_left_is_ended_by_stop(home: Path, tool: Tool) ->
     for table in ("list", "top"):
         assert "its controller has died" in holdfast(table).stdout
     assert answer("stop")["killed_count"] >= 2
+    found = answer("status")
+    assert (found["controller"], found["outcome"], found["incidents_count"]) == (
+        "ended",
+        "stopped",
+        0,
+    )
+    entries = (home / "jobs/tool/journal.jsonl").read_bytes()
     assert answer("stop")["killed_count"] == 0
+    assert (home / "jobs/tool/journal.jsonl").read_bytes() == entries
 
 
 def test_a_resumed_job_ends_as_if_nothing_had_happened(
