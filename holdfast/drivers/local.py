@@ -117,6 +117,8 @@ def stop_abandoned(folder: Path, by: str) -> int:
     try:
         job = records.load_job(folder)
         with records.locked(folder):
+            if records.state_of(folder).ended:
+                return killed
             records.require_same_job(folder, job)
             controller, book = replay(folder / records.JOURNAL, Limits.of(job))
             with contextlib.closing(book):
