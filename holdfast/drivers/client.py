@@ -1,4 +1,4 @@
-"""How the command line talks to a live controller, and what it does without one."""
+"""How the command line talks to a live controller, and what it knows without one."""
 
 import time
 from pathlib import Path
@@ -9,8 +9,6 @@ from websockets.sync.client import connect
 
 from holdfast import __version__, tls
 from holdfast.drivers import records
-from holdfast.drivers.engines import clear
-from holdfast.drivers.fencing import require_gone
 from holdfast.errors import Error
 from holdfast.journal import read_header
 from holdfast.messages import (
@@ -117,14 +115,3 @@ def profile(folder: Path, wish: ProfileWish) -> ProfileReply:
     reply = request(folder, AskProfile(wish=wish), PROFILE_S)
     assert isinstance(reply, ProfileReply)
     return reply
-
-
-def kill_leftovers(folder: Path) -> int:
-    """Kill every process of the job's nodes; for when its controller is gone. Returns how many.
-
-    Raises `Error` process-stuck if some of them cannot be killed.
-    """
-    fenced = clear(folder)
-    remedy = f"holdfast stop {folder.name}   (once the process has exited)"
-    require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
-    return fenced.killed

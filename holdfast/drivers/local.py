@@ -21,9 +21,8 @@ from holdfast import journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import engines, records
-from holdfast.drivers.client import kill_leftovers
 from holdfast.drivers.engines import NodeEngine, StartedAgent
-from holdfast.drivers.fencing import Fenced, say_stuck
+from holdfast.drivers.fencing import Fenced, require_gone, say_stuck
 from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.job_history import JobHistory
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
@@ -113,12 +112,14 @@ def stop_abandoned(folder: Path, by: str) -> int:
     """
     with engines.opened(folder) as engine:
         nodes = tuple(agent.node for agent in engine.living())
-    killed = kill_leftovers(folder)
+        fenced = engine.clear()
+    remedy = f"holdfast stop {folder.name}   (once the process has exited)"
+    require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
     try:
         job = records.load_job(folder)
         with records.locked(folder):
             if records.state_of(folder).ended:
-                return killed
+                return fenced.killed
             records.require_same_job(folder, job)
             controller, book = replay(folder / records.JOURNAL, Limits.of(job))
             with contextlib.closing(book):
@@ -126,7 +127,7 @@ def stop_abandoned(folder: Path, by: str) -> int:
     except (Error, OSError) as error:
         why = f"{error.what}: {error.why}" if isinstance(error, Error) else str(error)
         say(f"the record of {folder.name} does not say that it was stopped: {why}")
-    return killed
+    return fenced.killed
 
 
 def _record_stop(

@@ -42,12 +42,11 @@ def test_it_is_stopped_wherever_its_journal_ends(whole: Path) -> None:
 
 def test_a_record_that_has_ended_is_left_alone(whole: Path) -> None:
     stop_abandoned(whole, "holdfast stop")
-    kept = [whole / "journal.jsonl", journal.state_path(whole / "journal.jsonl")]
-    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in kept if path.exists()]
+    path = whole / "journal.jsonl"
+    files = [one for one in (path, journal.state_path(path)) if one.exists()]
+    before = [(one.read_bytes(), one.stat().st_mtime_ns) for one in files]
     stop_abandoned(whole, "holdfast stop")
-    assert [
-        (path.read_bytes(), path.stat().st_mtime_ns) for path in kept if path.exists()
-    ] == before
+    assert [(one.read_bytes(), one.stat().st_mtime_ns) for one in files] == before
 
 
 def test_a_damaged_journal_is_left_as_it_is_and_that_is_said(

@@ -20,10 +20,9 @@ from holdfast.actions import Fence, Outcome
 from holdfast.agent import node_memory
 from holdfast.controller import Limits
 from holdfast.drivers import fencing, local, records
-from holdfast.drivers.client import kill_leftovers
 from holdfast.drivers.engines import Processes
 from holdfast.drivers.fencing import fence_job, fence_nodes, living
-from holdfast.drivers.local import LocalDriver
+from holdfast.drivers.local import LocalDriver, stop_abandoned
 from holdfast.drivers.nodes import AgentProcess
 from holdfast.drivers.records import controller_alive, create, locked
 from holdfast.errors import Error, ExitStatus
@@ -141,7 +140,7 @@ def test_a_job_of_the_same_name_below_another_home_is_never_touched(
     assert living(folder) == [] and [n.name for n in living(theirs)] == ["node-0"]
     assert fence_nodes(folder, ["node-0-00000000"]).killed == 0
     os.close(create(JOB, folder, replace=True, now=2.0))
-    assert kill_leftovers(folder) == 0
+    assert stop_abandoned(folder, "a test") == 0
     assert process.poll() is None
 
 
@@ -177,7 +176,7 @@ def test_what_cannot_be_killed_is_named_and_nothing_is_removed(
     unkillable(process.pid)
     acts: list[Callable[[], int]] = [
         lambda: create(JOB, folder, replace=True, now=2.0),
-        lambda: kill_leftovers(folder),
+        lambda: stop_abandoned(folder, "a test"),
     ]
     for act in acts:
         with pytest.raises(Error) as raised:
