@@ -232,10 +232,12 @@ def kinds_of(job: Job, instrumented: bool) -> tuple[ChildKind, ChildKind | None]
 
 
 def preload_of(job: Job) -> Preload:
-    """What the forkserver loads ahead."""
+    """What the forkserver loads ahead; `modules` may turn out to be unfit for that."""
     if job.warm.mode == "off":
         return Preload()
     framework = TORCH_PRELOAD if job.uses_torch else variables.PRELOAD.get(job.trains_with, ())
-    if job.uses_torch and job.parallel is not None and job.parallel.pp != 1:
-        framework = (*framework, "torch.distributed.pipelining")
-    return Preload(framework=framework, modules=job.warm.preload, imports=job.warm.preload_imports)
+    modules, layout = job.warm.preload, job.parallel
+    if job.uses_torch and layout is not None:
+        framework += ("torch.distributed.pipelining",) if layout.pp != 1 else ()
+        modules += ("holdfast.train.compiler_ahead",) if layout.compile else ()
+    return Preload(framework=framework, modules=modules, imports=job.warm.preload_imports)

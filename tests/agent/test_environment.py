@@ -73,3 +73,15 @@ def test_a_layout_reaches_the_workers_and_stages_preload_what_they_need() -> Non
     plain = Job(name="a", script="a.py")
     assert VARIABLE not in environment.node_environment(plain, "n", 1, {}, {})
     assert "torch.distributed.pipelining" not in environment.preload_of(plain).framework
+
+
+@pytest.mark.parametrize(
+    ("parallel", "expected"),
+    [({"compile": True}, ("json", "holdfast.train.compiler_ahead")), ({"pp": 2}, ("json",))],
+)
+def test_a_job_that_compiles_has_the_compiler_loaded_where_it_may_turn_out_to_be_unfit(
+    parallel: dict[str, object], expected: tuple[str, ...]
+) -> None:
+    given = {"name": "a", "script": "a.py", "nodes": 2, "parallel": parallel}
+    job = Job.model_validate({**given, "warm": {"preload": ["json"]}})
+    assert environment.preload_of(job).modules == expected

@@ -192,6 +192,22 @@ def test_a_module_that_loads_the_driver_of_a_gpu_is_done_without(tmp_path: Path)
     assert found.unfit == {"torch.counts": "it initializes a GPU at import"}
 
 
+COMPILES = """
+from torch._inductor import codecache, cpu_vec_isa
+assert cpu_vec_isa.valid_vec_isa_list.cache_info().currsize == 1
+assert "torch._inductor.compile_fx" in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_what_a_compiler_finds_out_about_the_machine_is_known_to_whoever_is_forked(
+    tmp_path: Path,
+) -> None:
+    found = load(tmp_path, "", COMPILES, modules=["holdfast.train.compiler_ahead"])
+    assert found.unfit == {}
+    assert found.notes == ""
+
+
 @pytest.mark.slow
 def test_a_worker_that_ends_does_not_take_pytorch_apart(tmp_path: Path) -> None:
     """What the script has registered itself is removed as ever."""

@@ -1,0 +1,14 @@
+"""What `torch.compile` finds out about a machine, found out when this module is imported.
+
+The first block that a process compiles imports Inductor, builds a small library for each set of
+vector instructions that the processor may have, loads it in a process of its own to see whether it
+works, and hashes the source of PyTorch: two seconds, even where all code that it needs is in the
+cache. A forkserver of a job that compiles does that once, for all workers that it forks.
+"""
+
+from torch._inductor import codecache, compile_fx, cpu_vec_isa
+
+__all__ = ["compile_fx"]  # it imports all that a first compilation does
+
+cpu_vec_isa.pick_vec_isa()
+codecache.torch_key()
