@@ -32,6 +32,7 @@ HANG = Kind(("hang",))
 EXCEPTION = Kind(("worker-exception",))
 KINDS: dict[str, Kind] = {
     "SIGKILL": _outside("SIGKILL"),
+    "SIGKILL with 1 GB": _outside("SIGKILL"),  # the kernel takes a while to free them
     "SIGTERM": _outside("SIGTERM"),
     "SIGSEGV": _outside("SIGSEGV"),
     "SIGBUS": _outside("SIGBUS"),

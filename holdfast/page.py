@@ -9,7 +9,8 @@ Layout: 64 words of 8 bytes (see `Word`), a ring of step records, space for one 
 the names of the script's own metrics and a ring of their values, one row for each step record. A
 name keeps its column; the memory of columns that nobody uses is never touched. Then comes what
 the worker has noticed about its numbers (`NumberWord`): the page is polled five times a second, and
-a step may be over in milliseconds. At the end is room for a profile (`profile_slot`).
+a step may be over in milliseconds. At the end is room for a profile (`profile_slot`), and a lock
+that tells of the end of the worker (`end_lock`).
 
 A number that was not logged is zero bits, and zero is a NaN that no arithmetic makes: so a NaN that
 was computed is told apart from nothing. It is stored as an integer, because a NaN that passes
@@ -33,6 +34,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.digests import ReplicaDigest
+from holdfast.end_lock import LOCK_BYTES, EndLock
 from holdfast.events import (
     Broken,
     Milestone,
@@ -58,7 +60,8 @@ NUMBERS_OFFSET = VALUES_OFFSET + RECORD_COUNT * METRIC_COUNT * 8
 SECTION_OFFSET = NUMBERS_OFFSET + 128
 SECTION_BYTES = 64  # of its name, with a zero at the end
 PROFILE_OFFSET = SECTION_OFFSET + SECTION_BYTES
-PAGE_BYTES = PROFILE_OFFSET + SLOT_BYTES
+LOCK_OFFSET = PROFILE_OFFSET + SLOT_BYTES
+PAGE_BYTES = LOCK_OFFSET + LOCK_BYTES
 _ZERO = 0x7FF8_0000_5A45_524F  # a NaN that no arithmetic makes: zero, as zero bits are no value
 
 
@@ -160,7 +163,8 @@ class Page:
         self._floats = view.cast("d")
         self._ints[Word.MAGIC] = MAGIC
         self._columns = {name: column for column, name in enumerate(self._names())}
-        self.profile = ProfileSlot(view[PROFILE_OFFSET:PAGE_BYTES])
+        self.profile = ProfileSlot(view[PROFILE_OFFSET:LOCK_OFFSET])
+        self.end_lock = EndLock(view[LOCK_OFFSET:PAGE_BYTES])
 
     @staticmethod
     def create() -> int:
@@ -172,6 +176,7 @@ class Page:
     def close(self) -> None:
         """Unmap; the memory stays while another process maps it."""
         self.profile.close()
+        self.end_lock.close()
         self._ints.release()
         self._floats.release()
         self._map.close()
@@ -344,7 +349,7 @@ class Page:
         for the names of metrics, which keep their columns. It may not be writing now."""
         kept = self._ints[Word.MAGIC], self._ints[Word.METRIC_NAMES]
         self._map[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        self._map[NUMBERS_OFFSET:PAGE_BYTES] = bytes(PAGE_BYTES - NUMBERS_OFFSET)
+        self._map[NUMBERS_OFFSET:LOCK_OFFSET] = bytes(LOCK_OFFSET - NUMBERS_OFFSET)
         self._ints[Word.MAGIC], self._ints[Word.METRIC_NAMES] = kept
 
     @property

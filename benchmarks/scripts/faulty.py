@@ -190,6 +190,7 @@ def too_many_files() -> None:
 
 HARM: dict[str, Callable[[], object]] = {
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGKILL with 1 GB": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "SIGSEGV": lambda: ctypes.string_at(0),
     "SIGBUS": lambda: os.kill(os.getpid(), signal.SIGBUS),
@@ -242,6 +243,14 @@ def is_slow(kind: str, step: int, rank: int) -> bool:
         order["kind"] == kind
         and order["rank"] == rank
         and order["step"] <= step < order["step"] + SLOW_STEPS
+        for order in plan
+    )
+
+
+def is_to_hold_memory(step: int, rank: int) -> bool:
+    """Whether this rank will be killed soon with much memory."""
+    return any(
+        order["kind"] == "SIGKILL with 1 GB" and (order["rank"], order["step"]) == (rank, step + 5)
         for order in plan
     )
 
@@ -332,6 +341,8 @@ for step, inputs in state.steps(total=args.steps):
         disturb(step, dice)
     if monitor is not None:
         monitor.send_heartbeat()
+    if is_to_hold_memory(step, run.rank):
+        held = torch.ones(1 << 28)
     what = due(step, run.rank)
     if what:
         HARM[what]()

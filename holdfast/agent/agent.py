@@ -281,7 +281,7 @@ class Agent:
         self._parts.watch.look(self._attempts.shown, now)
         if processes.tracker is not None:
             processes.tracker.look(self._attempts.shown, self._parts.watch.records_count)
-        self._attempts.look_for_exceptions()
+        self._attempts.look_for_ends()
         processes.bury_lost_orphans()
         processes.storage.open_if_wanted()
         if self._controller.absent_s > self._job.recovery.controller_absence_s:

@@ -9,7 +9,8 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 
-from holdfast.agent import environment
+from holdfast.agent import environment, processes
+from holdfast.agent.end_watch import watch_end
 from holdfast.agent.node_attempt import NodeAttempt, exited
 from holdfast.agent.notes import note
 from holdfast.agent.oom_kills import OomKills
@@ -20,6 +21,8 @@ from holdfast.agent.workers import Worker
 from holdfast.masking import masker
 from holdfast.messages import Start, WorkersStarted
 from holdfast.versions import Version
+
+SURE_S = 1.0  # that a worker has got its rank
 
 
 class Attempts:
@@ -126,18 +129,24 @@ class Attempts:
 
     # ── deaths ──
 
-    def look_for_exceptions(self) -> None:
-        """Who has raised has failed, and is told of now: until the process is gone its peers would
-        wait, or fail because of it."""
+    def look_for_ends(self) -> None:
+        """Who has raised has failed, and so has whom the kernel takes apart, and that is told now:
+        until the process is gone its peers would wait, or fail because of it."""
         run = self.newest
         if run is None or run.stop_at is not None:
             return
-        raised = [worker for worker in run.alive if worker.raised_at and not worker.told]
-        for worker in sorted(raised, key=lambda worker: worker.raised_at):
+        found = []
+        for worker in run.alive:
+            watch_end(worker, self.look_for_ends)
+            if worker.ends is None and (ends := _ending(worker)):
+                found.append((worker, ends))
+        if found:
+            self._parts.health.look()  # what broke under them is to be known before the verdict
+        for worker, ends in sorted(found, key=lambda one: one[1].at):
             self._parts.watch.last_look(run)
             self.announce()
-            worker.told = True
-            ends = ProcessExit(worker.pid, 1, None, worker.raised_at)
+            worker.ends = ends
+            worker.output.catch_up()
             fact = exited(self._parts.node, worker, ends, self._oom.new(), self.mask)
             self._parts.controller.fact(fact)
 
@@ -163,7 +172,7 @@ class Attempts:
             death = death._replace(at=worker.raised_at)
         self._parts.watch.last_look(run)
         self.announce()
-        if worker.told:
+        if worker.ends is not None:
             pass
         elif death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
             self._parts.tasks.start(self._tell_when_saved(run, worker, death))
@@ -177,6 +186,16 @@ class Attempts:
         await self._parts.saves.until_saved(run.order.attempt)
         if run.is_news(death):
             self._parts.controller.fact(exited(self._parts.node, worker, death))
+
+
+def _ending(worker: Worker) -> ProcessExit | None:
+    """How it has begun to end, other than well. When a warm one did that is known to a moment only
+    once it is gone: whoever has got its rank just now may have ended without."""
+    if worker.raised_at:
+        return ProcessExit(worker.pid, 1, None, worker.raised_at)
+    if not worker.pid or time.monotonic() < worker.assigned_at + SURE_S:
+        return None
+    return processes.ending_of(worker.pid)
 
 
 def _died_before_its_rank(worker: Worker, death: ProcessExit) -> bool:

@@ -71,6 +71,8 @@ def become(born: ForkedChild) -> None:
                 rank.run_ahead()
                 rank.on_rank.append(partial(begin_in, os.getpid()))
     page = Page(page_fd) if page_fd is not None else None
+    if page is not None:
+        page.end_lock.hold()
     if page is not None and born.program.integrate:
         trainer_hook.watch()
     rank.on_rank.append(late_rank.settle)

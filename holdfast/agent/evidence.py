@@ -62,8 +62,8 @@ def _chosen(run: NodeAttempt) -> list[Worker]:
     """Those that have failed, in the order in which they did, then others."""
 
     def key(worker: Worker) -> tuple[float, int]:
-        failed = worker.death is not None and worker.death.exit_code != 0
-        died_at = worker.death.at if failed and worker.death else float("inf")
+        end = worker.death or worker.ends
+        died_at = end.at if end is not None and end.exit_code != 0 else float("inf")
         return (worker.raised_at or died_at, worker.local_rank)
 
     ranked = [worker for worker in run.workers.values() if worker.assignment is not None]
@@ -82,9 +82,10 @@ def _rank(worker: Worker, mask: Mask, now: float) -> RankEvidence:
 
 
 def _ended(worker: Worker) -> str:
-    if worker.death is not None:
-        return worker.death.words
-    return "an exception" if worker.raised_at else ""
+    if worker.death is None and worker.raised_at:
+        return "an exception"
+    end = worker.death or worker.ends
+    return end.words if end is not None else ""
 
 
 def last_lines(tail: bytes, mask: Mask) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; Documentation/admin-guide/LSM/Yama.rst
 _PTRACER_ANY = (1 << 64) - 1
 _PR_SET_CHILD_SUBREAPER = 36
+_FLAGS, _EXIT_CODE = 6, 49  # fields 9 and 52 of proc_pid_stat(5), from the third on
+_ENDS = 0x4 | 0x8 | 0x200  # PF_EXITING, PF_POSTCOREDUMP, PF_DUMPCORE of linux/sched.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -107,6 +109,15 @@ def death_of(pid: int, status: int, at: float) -> ProcessExit:
     return ProcessExit(pid, code if code >= 0 else None, -code if code < 0 else None, at)
 
 
+def ending_of(pid: int) -> ProcessExit | None:
+    """How this process ends that the kernel is taking apart, or whose memory it writes to a file,
+    which takes seconds and minutes. None: it lives, is gone, or ends well."""
+    fields = _stat(pid)
+    if not fields or not int(fields[_FLAGS]) & _ENDS or not int(fields[_EXIT_CODE]):
+        return None
+    return death_of(pid, int(fields[_EXIT_CODE]), time.monotonic())
+
+
 def pids() -> list[int]:
     """Every process there is."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -119,12 +130,17 @@ def parent_of(pid: int) -> int | None:
 
 
 def _state_and_parent(pid: int) -> tuple[bytes, int] | None:
+    found = _stat(pid)
+    return (found[0], int(found[1])) if found else None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """From the third field of proc_pid_stat(5) on; empty for one that is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return None
-    state, parent = text.rpartition(b")")[2].split()[:2]
-    return state, int(parent)
+        return []
+    return text.rpartition(b")")[2].split()
 
 
 def exists(pid: int) -> bool:

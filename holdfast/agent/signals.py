@@ -11,6 +11,7 @@ import time
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.notes import note
+from holdfast.agent.processes import ending_of
 
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
 
@@ -41,7 +42,8 @@ def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:
 
 
 def _force(attempt: NodeAttempt, processes: NodeProcesses) -> None:
-    """Its workers are still there: the forkserver itself must hang."""
-    if attempt.alive and processes.ready:
+    """Its workers are still there, and not because the kernel takes them apart: the forkserver
+    itself must hang."""
+    if any(ending_of(worker.pid) is None for worker in attempt.alive) and processes.ready:
         note("agent: workers survived SIGKILL; killing their forkserver")
         processes.kill()

@@ -66,14 +66,15 @@ class Worker:
     death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
     failing: bool = False  # its exception was known before it was told to stop
-    told: bool = False  # the controller knows of its exception, and so of its end
+    ends: ProcessExit | None = None  # what the controller knows of its end, while it is not over
+    end_watched: bool = False
     sockets: WorkerSockets = field(default_factory=WorkerSockets)
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
         """It is now a worker of this attempt."""
         if self.is_parked:
             self.page.begin_again()
-            self.milestones, self.failing, self.told = b"", False, False
+            self.milestones, self.failing, self.ends = b"", False, None
         self.assignment = assignment
         self.assigned_at = time.monotonic()
         self.log = log

@@ -84,11 +84,13 @@ class FakeProcesses:
         worker = SimpleNamespace(
             is_parked=False, sockets=WorkerSockets(),
             pid=number, local_rank=assignment.local_rank, assignment=assignment, assigned_at=0.0,
-            death=None, failing=False, told=False, raised_at=0.0, log="", error_file=None,
+            death=None, failing=False, ends=None, raised_at=0.0, log="", error_file=None,
             forkserver="",
-            output=SimpleNamespace(tail=b""),
+            end_watched=False,
+            output=SimpleNamespace(tail=b"", catch_up=lambda: None),
             page=SimpleNamespace(
-                progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None
+                progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None,
+                end_lock=SimpleNamespace(held=False),
             ),
         )  # fmt: skip
         worker.acts_in = partial(Worker.acts_in, cast("Any", worker))

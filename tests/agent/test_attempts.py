@@ -1,7 +1,10 @@
 """Which orders start and stop an attempt on a node, and what the controller is told of it."""
 
 import asyncio
+import os
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.agent import signals
 from holdfast.agent import stop as stopping
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.leaving import Leaving
@@ -234,8 +238,8 @@ async def test_who_raised_is_told_of_once_in_that_order_and_ends_by_itself() -> 
     assert attempts.newest is not None
     later, first, well = attempts.newest.workers.values()
     later.raised_at, first.raised_at = 2.0, 1.0  # type: ignore[misc]
-    attempts.look_for_exceptions()
-    attempts.look_for_exceptions()
+    attempts.look_for_ends()
+    attempts.look_for_ends()
     told = facts(parts, WorkerExited)
     ranks = [worker.assignment.rank for worker in (first, later) if worker.assignment]
     assert [(one.rank, one.exit_code) for one in told] == [(rank, 1) for rank in ranks]
@@ -248,6 +252,57 @@ async def test_who_raised_is_told_of_once_in_that_order_and_ends_by_itself() -> 
         attempts.died(worker, worker.death)
     assert facts(parts, WorkerExited)[2:] == facts(parts, WorkerExited)[-1:], "the third one"
     assert attempts.newest.gone.is_set()
+
+
+def one_that_was_killed() -> "subprocess.Popen[bytes]":
+    """A process that has ended by SIGKILL, and that nobody has waited for."""
+    process = subprocess.Popen(["sleep", "600"])
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    return process
+
+
+@looped
+async def test_who_was_killed_is_told_of_once_before_the_kernel_is_done_with_it() -> None:
+    """But whoever has only just got its rank may have ended without: then it is not its end."""
+    parts = make_parts(3)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    assert attempts.newest is not None
+    killed, fresh, well = attempts.newest.workers.values()
+    gone = [one_that_was_killed(), one_that_was_killed()]
+    killed.pid, fresh.pid, well.pid = gone[0].pid, gone[1].pid, os.getpid()
+    fresh.assigned_at = time.monotonic()
+    attempts.look_for_ends()
+    attempts.look_for_ends()
+    [told] = facts(parts, WorkerExited)
+    assert killed.assignment is not None
+    assert (told.rank, told.exit_code, told.signal) == (killed.assignment.rank, None, 9)
+    assert killed in attempts.newest.alive, "what it held is not free before it is gone"
+    killed.death = ProcessExit(killed.pid, None, signal.SIGKILL, 1e9)
+    attempts.died(killed, killed.death)
+    assert facts(parts, WorkerExited) == [told]
+    for process in gone:
+        process.wait()
+
+
+@looped
+async def test_a_forkserver_is_not_to_blame_for_what_the_kernel_takes_apart() -> None:
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    assert attempts.newest is not None
+    gone = one_that_was_killed()
+    for pid, blamed in ((gone.pid, False), (os.getpid(), True)):
+        attempts.newest.workers[0].pid = pid
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(signals, "FORCE_AFTER_S", 0.0)
+            kill(attempts.newest, parts.processes)
+        after = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.0, after.set)
+        await after.wait()
+        assert parts.processes.killed is blamed
+    gone.wait()
 
 
 @looped

@@ -1,0 +1,30 @@
+"""Hearing of the end of a worker when it begins, and not when the kernel is done with it.
+
+A thread for each worker with a rank waits for the lock that the worker holds as long as it lives
+(`end_lock`), and has the event loop look. Where there are no threads left, the next look of the
+agent finds it: five times a second.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+
+from holdfast.agent.workers import Worker
+from holdfast.end_lock import EndLock
+
+
+def watch_end(worker: Worker, look: Callable[[], None]) -> None:
+    """Have `look` called when this worker begins to end, if it can be seen. Once is enough."""
+    if worker.end_watched or not worker.page.end_lock.held:
+        return
+    worker.end_watched = True
+    waits = (worker.page.end_lock, asyncio.get_running_loop(), look)
+    with contextlib.suppress(RuntimeError):  # it cannot start a thread
+        threading.Thread(target=_wait, args=waits, daemon=True).start()
+
+
+def _wait(lock: EndLock, loop: asyncio.AbstractEventLoop, look: Callable[[], None]) -> None:
+    lock.wait()
+    with contextlib.suppress(RuntimeError):  # the agent has ended meanwhile
+        loop.call_soon_threadsafe(look)
