@@ -24,6 +24,7 @@ class EndLock:
     def __init__(self, memory: memoryview) -> None:
         self._mutex = (ctypes.c_char * LOCK_BYTES).from_buffer(memory)
         self._held = ctypes.c_uint64.from_buffer(memory, _HELD_AT)
+        self.awaited = False  # by this process
 
     def hold(self) -> None:
         """Take it, once, in the main thread of the process that it stands for. Raises `OSError`."""
@@ -35,6 +36,11 @@ class EndLock:
         _succeed(_libc.pthread_mutex_lock(self._mutex))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._mutex))  # mapped past the interpreter
         self._held.value = 1
+
+    def let_go(self) -> None:
+        """How this process will end can be seen already; in the thread that holds it."""
+        if self.held:
+            _libc.pthread_mutex_unlock(self._mutex)
 
     @property
     def held(self) -> bool:

@@ -341,6 +341,7 @@ class Page:
     def raised(self) -> None:
         """What `fail` has left ends the process with status 1, however long that takes."""
         self._floats[Word.RAISED_AT] = time.monotonic()
+        self.end_lock.let_go()
 
     # ── agent side ──
 

@@ -15,7 +15,8 @@ from holdfast.page import Page
 HOLDS = """
 import os, sys, threading, time
 from holdfast.page import Page
-Page(int(sys.argv[1])).end_lock.hold()
+page = Page(int(sys.argv[1]))
+page.end_lock.hold()
 print("held", flush=True)
 sys.stdin.readline()
 """
@@ -79,6 +80,16 @@ def test_a_process_that_ends_well_or_becomes_another_program_has_not_failed(then
     with holding(fd, then) as process:
         tell(process)
         Page(fd).end_lock.wait()
+        assert ending_of(process.pid) is None
+
+
+def test_who_raises_is_heard_before_its_process_begins_to_end() -> None:
+    fd = Page.create()
+    with holding(fd, "page.raised(); time.sleep(600)") as process:
+        tell(process)
+        page = Page(fd)
+        page.end_lock.wait()
+        assert page.raised_at > 0.0
         assert ending_of(process.pid) is None
 
 

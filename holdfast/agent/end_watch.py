@@ -1,6 +1,6 @@
 """Hearing of the end of a worker when it begins, and not when the kernel is done with it.
 
-A thread for each worker with a rank waits for the lock that the worker holds as long as it lives
+A thread for each worker with a rank waits for the lock that the worker holds as long as it works
 (`end_lock`), and has the event loop look. Where there are no threads left, the next look of the
 agent finds it: five times a second.
 """
@@ -16,10 +16,11 @@ from holdfast.end_lock import EndLock
 
 def watch_end(worker: Worker, look: Callable[[], None]) -> None:
     """Have `look` called when this worker begins to end, if it can be seen. Once is enough."""
-    if worker.end_watched or not worker.page.end_lock.held:
+    lock = worker.page.end_lock
+    if lock.awaited or not lock.held:
         return
-    worker.end_watched = True
-    waits = (worker.page.end_lock, asyncio.get_running_loop(), look)
+    lock.awaited = True
+    waits = (lock, asyncio.get_running_loop(), look)
     with contextlib.suppress(RuntimeError):  # it cannot start a thread
         threading.Thread(target=_wait, args=waits, daemon=True).start()
 

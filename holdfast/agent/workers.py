@@ -67,7 +67,6 @@ class Worker:
     milestones: bytes = b""  # as of the last look
     failing: bool = False  # its exception was known before it was told to stop
     ends: ProcessExit | None = None  # what the controller knows of its end, while it is not over
-    end_watched: bool = False
     sockets: WorkerSockets = field(default_factory=WorkerSockets)
 
     def take_rank(self, assignment: Assignment, log: str) -> None:

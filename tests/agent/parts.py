@@ -86,11 +86,10 @@ class FakeProcesses:
             pid=number, local_rank=assignment.local_rank, assignment=assignment, assigned_at=0.0,
             death=None, failing=False, ends=None, raised_at=0.0, log="", error_file=None,
             forkserver="",
-            end_watched=False,
             output=SimpleNamespace(tail=b"", catch_up=lambda: None),
             page=SimpleNamespace(
                 progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None,
-                end_lock=SimpleNamespace(held=False),
+                end_lock=SimpleNamespace(held=False, awaited=False),
             ),
         )  # fmt: skip
         worker.acts_in = partial(Worker.acts_in, cast("Any", worker))
