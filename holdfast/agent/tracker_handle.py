@@ -1,7 +1,8 @@
 """The process that sends this job's metrics to experiment trackers (`holdfast.tracking`).
 
 There is one where rank 0 has completed a step, and nowhere else. When rank 0 goes, the process
-hears the end of its standard input, sends what is left and ends; so it does if the agent dies.
+hears the end of its standard input, sends what is left and ends; so it does if the agent dies, for
+which it is nothing that is killed with a lost node.
 Whatever becomes of it, the workers do not notice.
 """
 
@@ -25,6 +26,7 @@ from holdfast.spec import Job
 if TYPE_CHECKING:
     from holdfast.agent.node_attempt import NodeAttempt
 
+NODE = "HOLDFAST_NODE"
 LOOK_S = 0.05
 AGAIN_S = 30.0  # before one that died is followed by another
 FINISH_S = 25.0  # for the last one to send what is left; a little more than it takes itself
@@ -78,11 +80,15 @@ class TrackerHandle:
     def _start(self) -> None:
         run = hashlib.sha256((self._folder / "token").read_bytes()).hexdigest()[:12]
         words = [str(self._folder), self._files, self._job.name, run, *self._job.track]
+        # Without the name of the node: who kills all that is left of a lost one would take what a
+        # package had not sent yet. It ends by itself, within a bound.
+        own = {name: value for name, value in self._environment.items() if name != NODE}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.tracking", *words],
-                env=dict(self._environment),
+                env=own,
                 stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # packages greet there; what goes wrong is on stderr
                 process_group=0,
             )
         except OSError as error:

@@ -19,7 +19,9 @@ from holdfast.tracking.trackers import NotUsableError, TrackedRun, Tracker, open
 
 LOOK_S = 1.0
 LAST_S = 20.0  # to send what is left once the agent is gone
+CLOSE_S = 4.0  # and for packages to return
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
+SAYS = "tracking:"
 METRICS, PLACE, LOCK = "metrics.jsonl", "tracking.json", "tracking.lock"
 
 
@@ -120,7 +122,7 @@ class TrackerFollowing:
     def _say(self, what: str) -> None:
         if what != self._told:
             # In one write: each tracker has a thread of its own.
-            print(f"tracking: {self.name}: {what}\n", end="", file=sys.stderr, flush=True)
+            print(f"{SAYS} {self.name}: {what}\n", end="", file=sys.stderr, flush=True)
         self._told = what
 
 
@@ -137,7 +139,10 @@ def main(words: Sequence[str], until: Callable[[], object]) -> None:
         all_of_them = [
             TrackerFollowing(name, job, run, Path(folder), Path(files), positions) for name in names
         ]
-        threads = [threading.Thread(target=one.go_on, args=(ended,)) for one in all_of_them]
+        threads = [
+            threading.Thread(target=one.go_on, args=(ended,), name=f"{SAYS} {one.name}")
+            for one in all_of_them
+        ]
         for thread in threads:
             thread.start()
         until()
@@ -146,5 +151,25 @@ def main(words: Sequence[str], until: Callable[[], object]) -> None:
             thread.join()
 
 
+def agent_is_gone() -> None:
+    """Returns once it is, and has this process end soon after, whatever a package waits for.
+
+    Nobody is there to end it then. It holds until the process has ended, because packages have
+    threads and last words of their own after `main`.
+    """
+    sys.stdin.read()
+    timer = threading.Timer(LAST_S + CLOSE_S, _give_up)
+    timer.daemon = True
+    timer.start()
+
+
+def _give_up() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith(SAYS):
+            said = f"{thread.name}: has not answered; what it was not given yet stays here\n"
+            print(said, end="", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:], sys.stdin.read)
+    main(sys.argv[1:], agent_is_gone)

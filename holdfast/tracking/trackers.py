@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.tracking.points import TrackedStep
 
 PROJECT = "holdfast"
+NEXT_STEP = ("step", "_next_step")
+"""Where a run of Weights & Biases, and one of Trackio, has the step after the newest it knows."""
 
 
 class TrackedRun(NamedTuple):
@@ -95,7 +97,8 @@ class WandbLike:
 
     def __init__(self, module: Any, run: TrackedRun, **options: Any) -> None:
         self._run = module.init(**{"name": run.job, "resume": "allow", **options})
-        self.newest = max(run.told, int(getattr(self._run, "step", 0) or 0) - 1)
+        nexts = (getattr(self._run, name, None) for name in NEXT_STEP)
+        self.newest = max(run.told, *(int(one or 0) - 1 for one in nexts))
 
     def send(self, points: Sequence[TrackedStep]) -> None:
         """Log; the package sends them, and keeps them in files until it could."""

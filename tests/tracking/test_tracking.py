@@ -1,22 +1,29 @@
 """From `metrics.jsonl` to trackers: real event files read by TensorBoard, and faults on the way."""
 
+import asyncio
 import importlib
 import json
 import logging
+import os
+import subprocess
 import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from holdfast.agent import processes
+from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.tracker_handle import TrackerHandle
+from holdfast.spec import job_from_dict
 from holdfast.tracking import __main__ as process
 from holdfast.tracking import trackers
 from holdfast.tracking.points import TrackedStep, read
 from holdfast.tracking.trackers import TrackedRun
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 READER = "tensorboard.backend.event_processing.event_accumulator"
 
@@ -172,6 +179,46 @@ def test_one_that_stays_away_ends_with_the_job_and_is_told_the_next_time(
     assert [point.step for point in memory.sent] == [1, 2]
 
 
+STUCK = """
+import threading
+from holdfast.tracking import __main__ as process, trackers
+class Stuck:
+    newest = -1
+    def send(self, points): print("sent", flush=True)
+    def close(self): threading.Event().wait()
+trackers.OPENED["stuck"] = lambda _: Stuck()
+process.LAST_S = process.CLOSE_S = 0.1
+process.main([FOLDER, FOLDER, "gpt", "run1", "stuck"], process.agent_is_gone)
+"""
+
+
+def test_a_package_that_never_returns_does_not_keep_the_process(tmp_path: Path) -> None:
+    """Its agent may be dead, so nobody else would end it."""
+    append(tmp_path, line(1))
+    script = STUCK.replace("FOLDER", repr(str(tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, b"sent\n")
+    assert done.stderr.startswith(b"tracking: stuck: has not answered; ")
+
+
+def test_whoever_kills_what_a_lost_node_left_does_not_kill_it(tmp_path: Path) -> None:
+    """It still sends what it has, and ends by itself."""
+    (tmp_path / "token").write_text("secret")
+    job = job_from_dict({"name": "gpt", "script": "t.py", "track": ["tensorboard"]}, where="test")
+    environment = {**os.environ, "HOLDFAST_NODE": "lost-1"}
+    handle = TrackerHandle(job, tmp_path, (), environment)
+    order = types.SimpleNamespace(node_rank=0)
+    handle.look(cast(NodeAttempt, types.SimpleNamespace(order=order)), 1)
+    (pid,) = handle.pids
+    assert pid not in processes.carrying("HOLDFAST_NODE", "lost-1")
+    append(tmp_path, line(1), line(2))
+    asyncio.run(handle.finish())
+    assert not handle.pids and losses(tmp_path) == {1: 1.1, 2: 2.1}
+
+
 def test_a_damaged_note_of_how_far_it_came_sends_nothing_twice(
     tmp_path: Path, memory: Memory
 ) -> None:
@@ -235,6 +282,8 @@ def test_the_same_functions_serve_wandb_and_trackio() -> None:
 
     it = trackers.WandbLike(Module, TrackedRun("gpt", "r", Path(), told=2))
     assert it.newest == 3, "the service knows more than was noted"
+    trackio = types.SimpleNamespace(init=lambda **_: types.SimpleNamespace(_next_step=15))
+    assert trackers.WandbLike(trackio, TrackedRun("gpt", "r", Path(), told=-1)).newest == 14
     it.send([TrackedStep(step, 0.0, {"loss": 1.0}) for step in (2, 3, 4, 5)])
     assert [step for _, step in logged] == [4, 5]
 
