@@ -38,9 +38,10 @@ style: setup
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 
-# Prometheus with promtool, Chromium, OpenMPI and MPICH, by Debian's packages where this user may
-# install them; no service is started. Tests that need a tool which is missing are skipped, and say so.
-TOOLS := promtool:prometheus chromium:chromium mpirun.openmpi:openmpi-bin mpirun.mpich:mpich
+# Prometheus with promtool, Alertmanager, Chromium, OpenMPI and MPICH, by Debian's packages where
+# this user may install them; no service is started. Tests that need a tool which is missing are skipped, and say so.
+TOOLS := promtool:prometheus prometheus-alertmanager:prometheus-alertmanager \
+    chromium:chromium mpirun.openmpi:openmpi-bin mpirun.mpich:mpich
 
 test-tools:
 	@for tool in $(TOOLS); do \

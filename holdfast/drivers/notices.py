@@ -18,6 +18,9 @@ HOUR_S = 3600.0
 LASTS_S = 24 * HOUR_S
 """For so long an alert stands whose end is not told: without a time Alertmanager takes it for over
 after five minutes."""
+STANDS_S = 300.0
+"""For so long an alert stands of what was over when it was told: Alertmanager passes nothing on of
+what was never open, and gathers for a while before it passes on anything."""
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     text: str  # one sentence for a person
     began_at: float
     over: bool  # it lasts no longer
+    again: bool = False  # it was told of before, when it was not over
     attempt: int
     step: int | None = None
     incident: int | None = None
@@ -109,7 +113,8 @@ class Notices:
         what = f"incident {incident.id}: {incident.summary.rstrip('.')} ({place}); {then}"
         notice = Notice(
             event="incident", job=self._job, at=now, text=what + self._held(),
-            began_at=incident.started_at, over=over, attempt=incident.attempt, step=incident.step,
+            began_at=incident.started_at, over=over, again=known == "open",
+            attempt=incident.attempt, step=incident.step,
             incident=incident.id, cause=incident.cause, node=incident.node, rank=incident.rank,
             steps_lost=incident.steps_lost if over else None,
         )  # fmt: skip
@@ -151,7 +156,7 @@ class Notices:
         text = f"waits no longer, after {now - since:.0f} s: {state.why}"
         notice = Notice(
             event="waiting", job=self._job, at=now, text=text, began_at=since, over=True,
-            attempt=state.attempt,
+            again=True, attempt=state.attempt,
         )  # fmt: skip
         return [notice]
 
@@ -208,5 +213,5 @@ def _alert(notice: Notice, text: str) -> dict[str, object]:
     }
     if notice.event == "ended":
         return alert
-    ends = notice.at if notice.over else notice.at + LASTS_S
-    return alert | {"endsAt": when(ends)}
+    stands_s = LASTS_S if not notice.over else 0.0 if notice.again else STANDS_S
+    return alert | {"endsAt": when(notice.at + stands_s)}

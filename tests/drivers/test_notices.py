@@ -1,12 +1,14 @@
 """What receivers are told, and when: pure."""
 
+from datetime import datetime
+
 import msgspec
 import pytest
 
 from holdfast.actions import Outcome
 from holdfast.controller import IncidentRecord, Limits, State
 from holdfast.controller.phases import Phase
-from holdfast.drivers.notices import Notice, Notices, ToldOf, body_of
+from holdfast.drivers.notices import STANDS_S, Notice, Notices, ToldOf, body_of
 from holdfast.errors import Error
 from holdfast.spec.load import job_from_dict
 from holdfast.spec.notify import WORDS, Notify
@@ -172,6 +174,15 @@ def test_the_end_of_an_incident_resolves_its_alert() -> None:
     [begun], [over] = (msgspec.json.decode(body_of(n, it.rule)) for n in (first, last))
     assert begun["labels"] == over["labels"] and begun["startsAt"] == over["startsAt"]
     assert begun["endsAt"] > over["endsAt"] > over["startsAt"], "it stands until its end is told"
+
+
+def test_the_alert_of_an_incident_that_was_over_at_once_stands_for_a_while() -> None:
+    it = Story(format="alertmanager", after_s=5)
+    it.fault().ended_at = it.now + 1
+    (notice,) = it.look(1)
+    (alert,) = msgspec.json.decode(body_of(notice, it.rule))
+    assert not notice.again
+    assert datetime.fromisoformat(alert["endsAt"]).timestamp() == it.now + STANDS_S
 
 
 @pytest.mark.parametrize(
