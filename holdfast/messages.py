@@ -149,6 +149,9 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lr: float | None = None
     snapshot_step: int = 0
     snapshot_every: int = 0
+    snapshot_ago_s: float | None = None  # since it was whole here; None: there is none yet
+    snapshot_took_s: float | None = None  # that training waited for it
+    snapshot_bytes: int = 0  # memory of all that are kept here, those of other nodes too
     tier_every_s: tuple[float, ...] = ()  # planned now, by tier; 0: not used. Told by rank 0
     broke: Broken | None = None  # the first step whose numbers were not finite
     spike: Spike | None = None

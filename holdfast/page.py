@@ -110,6 +110,8 @@ class Word(IntEnum):
     RAISED_AT = 36  # when the script let go of an exception that ends it with status 1; 0.0 = not
     STEPS_TOTAL = 37  # after which the script's loop ends; 0 = the script reports none
     SKIPPED = 38  # batches that the training which was restored has left out
+    SNAPSHOT_AT = 39  # when the newest was whole here; 0.0 = none yet
+    SNAPSHOT_TOOK = 40  # what training waited for it, in seconds
 
 
 class NumberWord(IntEnum):
@@ -214,8 +216,10 @@ class Page:
         self._floats[Word.DATA_WAIT] = data_wait_s
         self._floats[Word.SNAPSHOT_TIME] = snapshot_s
 
-    def snapshot(self, step: int, every: int) -> None:
+    def snapshot(self, step: int, every: int, took_s: float) -> None:
         """The newest snapshot is of `step`; one is taken each `every` steps."""
+        self._floats[Word.SNAPSHOT_AT] = time.monotonic()
+        self._floats[Word.SNAPSHOT_TOOK] = took_s
         self._ints[Word.SNAPSHOT_STEP] = step
         self._ints[Word.SNAPSHOT_EVERY] = every
 
@@ -417,6 +421,7 @@ class Page:
         printed = self.printed_step
         since = self._floats[Word.PRINTED_AT]
         printed_ago_s = max(0.0, now - since) if printed is not None else 0.0
+        kept_at = self._floats[Word.SNAPSHOT_AT]
         steps = self._ints[Word.OPTIMIZER_STEPS]
         step_ago_s = max(0.0, now - self._floats[Word.OPTIMIZER_STEP_AT]) if steps else 0.0
         return WorkerReport(
@@ -435,6 +440,8 @@ class Page:
             tokens=self._ints[Word.TOKENS],
             snapshot_step=self._ints[Word.SNAPSHOT_STEP],
             snapshot_every=self._ints[Word.SNAPSHOT_EVERY],
+            snapshot_ago_s=max(0.0, now - kept_at) if kept_at else None,
+            snapshot_took_s=self._floats[Word.SNAPSHOT_TOOK] if kept_at else None,
             tier_every_s=self._intervals(),
             broke=self.first_broke(now),
             spike=self._newest_spike(),

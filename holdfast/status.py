@@ -103,6 +103,9 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     step_time_s: float | None = None
     snapshot_step: int | None = None  # newest snapshot that all ranks have
     snapshot_every: int | None = None  # steps between snapshots
+    snapshot_age_s: float | None = None  # since the last rank had the newest
+    snapshot_took_s: float | None = None  # that training waited for the newest
+    snapshot_bytes: int | None = None  # memory that snapshots take on all nodes, with copies
     controller: str = "alive"  # or: starting, unreachable, away (died, job may continue), ended
     outcome: str | None = None
     why: str | None = None  # one sentence: why it is in this phase

@@ -122,7 +122,7 @@ class Agent:
             versions=JobVersions(job, me.folder / bundles.FOLDER, instrumented=instrumented),
             code=CodeDelivery(me.folder / bundles.FOLDER, self._controller.answer),
             controller=self._controller,
-            watch=ProgressWatch(me.node, metrics, self._controller),
+            watch=ProgressWatch(me.node, metrics, self._controller, processes.workers.arenas),
             health=self._make_health(environ),
             processes=processes,
             ready=ReadyVersions(processes),

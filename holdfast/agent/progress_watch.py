@@ -6,7 +6,9 @@ because the controller measures the stages of a recovery by them. What does not 
 now and then, for whoever has not heard it.
 """
 
+import os
 import time
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -26,9 +28,16 @@ LOOK_LATER_S = 0.05
 class ProgressWatch:
     """What was last seen of the attempt's pages."""
 
-    def __init__(self, node: str, metrics: MetricsFile, controller: ControllerConnection) -> None:
+    def __init__(
+        self,
+        node: str,
+        metrics: MetricsFile,
+        controller: ControllerConnection,
+        arenas: Sequence[int],
+    ) -> None:
+        """`arenas`: of each local rank, where its snapshots are."""
         self._node = node
-        self._metrics = metrics
+        self._metrics, self._arenas = metrics, arenas
         self._controller = controller
         self._reported_at = float("-inf")
         self._reported: list[object] = []  # what the last report said, ages apart
@@ -49,7 +58,7 @@ class ProgressWatch:
 
     def report(self, attempt: NodeAttempt | None, now: float, *, anyway: bool = True) -> None:
         """Send what the pages say now, if that is not what they said last."""
-        reports = () if attempt is None else tuple(_report_of(attempt, now))
+        reports = () if attempt is None else tuple(self._reports(attempt, now))
         number = 0 if attempt is None else attempt.order.attempt
         if attempt is not None:
             self.counters.looked(number, reports)
@@ -60,6 +69,13 @@ class ProgressWatch:
             self._reported_at, self._reported = now, said
             self._welcomes = self._controller.welcomes
             self._controller.report(Report(node=self._node, attempt=number, workers=reports))
+
+    def _reports(self, attempt: NodeAttempt, now: float) -> Iterator[WorkerReport]:
+        for worker in attempt.workers.values():
+            if worker.assignment is not None:
+                told = worker.page.report(worker.assignment.rank, worker.pid, now)
+                kept = _memory_of(self._arenas[worker.local_rank])
+                yield msgspec.structs.replace(told, snapshot_bytes=kept)
 
     @property
     def records_count(self) -> int:
@@ -106,13 +122,11 @@ def _without_ages(report: WorkerReport) -> WorkerReport:
         progress=msgspec.structs.replace(report.progress, step_ago_s=0.0),
         milestones=dict.fromkeys(report.milestones, 0.0),
         optimizer_step_ago_s=0.0,
+        snapshot_ago_s=None,
         printed_step_ago_s=0.0,
     )
 
 
-def _report_of(attempt: NodeAttempt, now: float) -> list[WorkerReport]:
-    return [
-        worker.page.report(worker.assignment.rank, worker.pid, now)
-        for worker in attempt.workers.values()
-        if worker.assignment is not None
-    ]
+def _memory_of(arena: int) -> int:
+    """What a sparse file really has, in bytes."""
+    return os.fstat(arena).st_blocks * 512

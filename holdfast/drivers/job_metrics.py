@@ -143,6 +143,9 @@ def _add_training(found: Exposition, status: JobStatus, first: WorkerReport | No
     found.add("holdfast_grad_norm", None if first is None else first.grad_norm)
     found.add("holdfast_snapshot_step", status.snapshot_step)
     found.add("holdfast_snapshot_interval_steps", status.snapshot_every)
+    found.add("holdfast_snapshot_age_seconds", status.snapshot_age_s)
+    found.add("holdfast_snapshot_duration_seconds", status.snapshot_took_s)
+    found.add("holdfast_snapshot_bytes", status.snapshot_bytes)
 
 
 def _add_throughput(found: Exposition, rate: float | None, workers: int) -> None:

@@ -72,6 +72,7 @@ def job_status(
         steps_total=(first.steps_total or None) if first else None,
         snapshot_step=min((w.snapshot_step for w in workers.values()), default=None),
         snapshot_every=first.snapshot_every if first else None,
+        **_snapshots(workers),
         controller=controller,
         outcome=str(state.outcome) if state.outcome else None,
         why=state.standstill or _slow(state) or state.why,
@@ -85,6 +86,26 @@ def job_status(
         updates=_updates(state),
         **_seen(workers),
     )
+
+
+class _Snapshots(TypedDict, total=False):
+    """What is known of snapshots in memory."""
+
+    snapshot_age_s: float
+    snapshot_took_s: float
+    snapshot_bytes: int
+
+
+def _snapshots(workers: Mapping[int, WorkerReport]) -> _Snapshots:
+    """As old as the oldest that a rank has for its newest; nothing while a rank has none."""
+    ages = [w.snapshot_ago_s for w in workers.values() if w.snapshot_ago_s is not None]
+    if not ages or len(ages) < len(workers):
+        return {}
+    return {
+        "snapshot_age_s": round(max(ages), 3),
+        "snapshot_took_s": max(w.snapshot_took_s or 0.0 for w in workers.values()),
+        "snapshot_bytes": sum(w.snapshot_bytes for w in workers.values()),
+    }
 
 
 def _updates(state: State) -> tuple[UpdateStatus, ...]:

@@ -126,8 +126,20 @@ JOB = (
     ),
     PanelSpec("Nodes", (("holdfast_nodes{$S}", "train"), ("holdfast_spares{$S}", "wait"))),
     _one("Slowest ranks", "holdfast_straggler_ratio{$S}", "rank {{rank}} on {{node}}"),
-    _one("Age of the newest checkpoint", "holdfast_checkpoint_age_seconds{$S}", "{{tier}}"),
-    _one("Duration of checkpoints", "holdfast_checkpoint_duration_seconds{$S}", "{{tier}}"),
+    *(
+        PanelSpec(
+            f"{title} the newest snapshot and checkpoints",
+            (
+                (f"holdfast_snapshot_{what}{{$S}}", "memory"),
+                (f"holdfast_checkpoint_{what}{{$S}}", "{{tier}}"),
+            ),
+        )
+        for title, what in (
+            ("Age of", "age_seconds"),
+            ("Duration of", "duration_seconds"),
+            ("Size of", "bytes"),
+        )
+    ),
     _one("Of the script", "holdfast_script_metric{$S}", "{{name}}"),
     PanelSpec(
         "Steps",

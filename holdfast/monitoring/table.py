@@ -113,6 +113,9 @@ _GOODPUT = (
 _TIERS = (
     _job("gauge", "snapshot_step", "Newest snapshot in memory that all ranks have."),
     _job("gauge", "snapshot_interval_steps", "Steps from one snapshot to the next."),
+    _job("gauge", "snapshot_age_seconds", "Since the last rank had its newest."),
+    _job("gauge", "snapshot_duration_seconds", "That training waited for the newest."),
+    _job("gauge", "snapshot_bytes", "Memory of snapshots on all nodes, copies of others' too."),
     _job("counter", "checkpoints", "Durable checkpoints committed.", "tier"),
     _job("counter", "checkpoint_failures", "Durable checkpoints that failed.", "tier"),
     _job("gauge", "checkpoint_failing", "1 if the newest save has failed.", "tier"),

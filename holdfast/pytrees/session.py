@@ -95,7 +95,7 @@ class TreeState:
     def __init__(self, run: TreeRun, page: Page | None, trees: dict[str, Tree]) -> None:
         own = self.__dict__
         own["_run"], own["_page"], own["_names"] = run, page, tuple(trees)
-        own["completed"] = 0
+        own["completed"], own["_stall_s"] = 0, 0.0
         own.update(trees)
         own["_redo_until"] = int(os.environ.get("HOLDFAST_REDO_UNTIL", 0))
         own["_snapshots"] = self._restored()
@@ -132,9 +132,10 @@ class TreeState:
     def _snapshot(self, snapshots: TreeSnapshots, total: int, *, sound: bool) -> None:
         step = self.completed
         taken_s = snapshots.after_step(step, total, self._leaves()[0], sound=sound)
+        self.__dict__["_stall_s"] += taken_s
         if self._page is not None and snapshots.step == step:
-            self._page.snapshot(step, snapshots.rhythm.every)
-            self._page.stalls(0.0, taken_s)
+            self._page.snapshot(step, snapshots.rhythm.every, taken_s)
+            self._page.stalls(0.0, self._stall_s)
 
     def _leaves(self) -> tuple[dict[str, Any], dict[str, Rebuild]]:
         leaves: dict[str, Any] = {}

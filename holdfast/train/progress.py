@@ -218,7 +218,7 @@ class ProgressReporter:
         """A snapshot of `step` is whole here and kept training waiting this long."""
         self._snapshot_s += seconds
         if self._page is not None:
-            self._page.snapshot(step, every)
+            self._page.snapshot(step, every, seconds)
         self._say_stalls()
 
     def planned(self, intervals: Sequence[float]) -> None:

@@ -8,10 +8,12 @@ from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.progress_watch import LOOK_LATER_S, LOOK_SOON_S, REPEAT_S, ProgressWatch
+from holdfast.checkpoint.arena import HEADER_BYTES, Arena, StatePart
 from holdfast.events import Milestone, Progress
 from holdfast.messages import Report, WorkerReport
 
 REPORT_S = 0.2
+ARENA = Arena.create()
 
 
 class Scene:
@@ -24,12 +26,14 @@ class Scene:
         self.link: Any = SimpleNamespace(report_s=REPORT_S, welcomes=1, report=self.reports.append)
         page = SimpleNamespace(report=self._page, milestone_words=lambda: len(self.milestones))
         page.reached = lambda milestone: milestone in self.milestones
-        worker = SimpleNamespace(page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3))
+        worker = SimpleNamespace(
+            page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3), local_rank=0
+        )
         self.attempt: Any = SimpleNamespace(
             workers={0: worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None
         )
         self.watch = ProgressWatch(
-            "n", cast(MetricsFile, None), cast(ControllerConnection, self.link)
+            "n", cast(MetricsFile, None), cast(ControllerConnection, self.link), [ARENA]
         )
 
     def _page(self, rank: int, pid: int, now: float) -> WorkerReport:
@@ -54,6 +58,19 @@ def test_where_nothing_changes_a_report_is_repeated_every_few_seconds_and_no_mor
     assert scene.look(10 * REPEAT_S, idle=True) in (9, 10)
     scene = Scene()
     assert scene.look(REPEAT_S) == 1, "ages that grow are no news"
+
+
+def test_a_report_tells_how_much_memory_snapshots_take() -> None:
+    """Of a sparse file: what it has, not how far it reaches."""
+    scene = Scene()
+    scene.look(REPORT_S)
+    assert scene.reports[-1].workers[0].snapshot_bytes == 0
+    cell = Arena(ARENA).cells(StatePart.PRIVATE)[0]
+    cell.reserve(1 << 20)
+    scene.step = 1
+    scene.look(2 * REPORT_S)
+    kept = scene.reports[-1].workers[0].snapshot_bytes
+    assert HEADER_BYTES + (1 << 20) <= kept < 2 << 20
 
 
 def test_steps_are_reported_as_often_as_the_controller_wants_and_not_more() -> None:

@@ -85,7 +85,8 @@ class Scene:
                 rank=rank, pid=1, progress=Progress(step=step, step_ago_s=ago_s), milestones={},
                 loss=1.5, grad_norm=0.5, step_time_s=0.5, tokens=1000 * step, snapshot_step=step,
                 steps_total=40,
-                snapshot_every=1, tier_every_s=(0.0, 60.0, 0.0),
+                snapshot_every=1, snapshot_ago_s=2.0 + rank, snapshot_took_s=0.25,
+                snapshot_bytes=1000, tier_every_s=(0.0, 60.0, 0.0),
             )  # fmt: skip
             self.progress.observe(Report(node=node, attempt=2, workers=(worker,)), self.now)
 
@@ -125,6 +126,9 @@ def test_a_controller_serves_every_metric_of_its_own_and_no_other(tmp_path: Path
     assert series["holdfast_recover_seconds_bucket 5.0"] == 1
     assert series["holdfast_node_condition n1 gpu-hot warn"] == 1
     assert series["holdfast_straggler_ratio n1 1"] == 0.2
+    assert series["holdfast_snapshot_age_seconds"] == 3.0, "of the rank that was last"
+    assert series["holdfast_snapshot_duration_seconds"] == 0.25
+    assert series["holdfast_snapshot_bytes"] == 2000
     assert series["holdfast_checkpoint_age_seconds shared"] == 5.0
     assert series["holdfast_checkpoint_interval_seconds shared"] == 60.0
 

@@ -1,6 +1,7 @@
 """The loop over trees: what it tells the agent, what it refuses, and what it goes on from."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -57,6 +58,18 @@ def test_a_loop_that_is_left_is_not_within_a_step(page: Page) -> None:
         if step == 1:
             break
     assert phase(page) == "finished" and state.completed == 1
+
+
+def test_what_snapshots_cost_is_added_up(page: Page) -> None:
+    state = join().track(w=np.zeros(2))
+    assert page.report(0, 1, 0.0).snapshot_ago_s is None, "none yet"
+    stalls = []
+    for _ in state.steps(4):
+        stalls.append(page.progress(0.0).snapshot_s)
+    told = page.report(0, 1, time.monotonic())
+    assert sorted({*stalls}) == stalls and told.progress.snapshot_s > stalls[-1]
+    assert told.snapshot_step == 4 and 0 < (told.snapshot_took_s or 0) < stalls[-1] + 1
+    assert told.snapshot_ago_s is not None and told.snapshot_ago_s < 60
 
 
 def test_trees_that_change_their_form_are_refused_at_the_first_snapshot(page: Page) -> None:

@@ -201,6 +201,8 @@ def test_the_page_tells_the_story_of_a_run(make: Make) -> None:
         assert ages == sorted(ages, reverse=True), "milestones are reached in their order"
         assert report.progress.step == 8 and report.progress.finished
         assert (report.snapshot_step, report.snapshot_every) == (8, 1)
+        assert report.snapshot_ago_s is not None and report.snapshot_took_s is not None
+        assert 0 < report.snapshot_took_s <= report.progress.snapshot_s
         assert report.steps_total == 8
         assert report.restored_step == second.restored[rank]
 

@@ -47,7 +47,8 @@ function tiers(status) {
   const copies = status.copies ? `any ${status.copies.survives === 1 ? "node" : `${status.copies.survives} nodes`} may be lost without a checkpoint`
     + (status.copies.next_loss === null ? "" : `, one more with probability ${share(status.copies.next_loss)}`) : "";
   const memory = status.snapshot_step === null ? [] : [el("tr", {}, el("td", {}, "memory"), el("td", { class: "n" }, whole(status.snapshot_step)),
-    el("td", { class: "n" }, behind), el("td", { class: "n" }, every), el("td", {}, ""), el("td", {}, ""), el("td", { class: "long quiet" }, copies))];
+    el("td", { class: "n", title: behind }, status.snapshot_age_s === null ? "–" : duration(status.snapshot_age_s)), el("td", { class: "n" }, every),
+    el("td", { class: "n" }, status.snapshot_bytes === null ? "–" : bytes(status.snapshot_bytes)), el("td", { class: "n" }, duration(status.snapshot_took_s)), el("td", { class: "long quiet" }, copies))];
   const rows = status.checkpoints.map((tier) => el("tr", {}, el("td", {}, tier.tier), el("td", { class: "n" }, whole(tier.step)),
     el("td", { class: "n" }, tier.age_s === null ? "–" : duration(tier.age_s)), el("td", { class: "n" }, tier.every_s === null ? "" : duration(tier.every_s)),
     el("td", { class: "n" }, bytes(tier.bytes)), el("td", { class: "n" }, duration(tier.seconds)),
