@@ -26,6 +26,24 @@ SHOTS = ROOT / "build" / "screenshots"
 HOSTILE = "<img src=x onerror=alert(1)>"
 EVIL = [f"<script>alert('{n}')</script>{HOSTILE}\x1b[31m red" for n in range(3)]
 PICTURES = ("time", "learning", "slow", "happened", "where")
+RENEWED = """import('/static/dom.js').then(({el, renew}) => {
+  const place = document.createElement('div');
+  document.body.append(place);
+  const box = (job) => el('input', {type: 'checkbox', 'aria-label': job});
+  const draw = (n, job) => renew(place, el('details', {class: `n${n}`}, el('summary', {}, 'all'),
+    el('a', {href: '#/'}, `rank ${n}`)), box(job), n < 3 && el('p', {style: {width: `${n}px`}}, n));
+  draw(1, 'a');
+  const [old, field] = [place.querySelector('a'), place.querySelector('input')];
+  place.firstChild.open = true;
+  old.focus();
+  draw(2, 'a');
+  const kept = place.querySelector('input') === field, width = place.querySelector('p').style.width;
+  draw(3, 'b');
+  const found = [place.firstChild.open, document.activeElement === old, old.innerText, kept, width,
+    place.firstChild.className, place.querySelector('input') === field, place.querySelector('p')];
+  place.remove();
+  return found;
+})"""
 PAINTED = """(id => {
   const canvas = document.querySelector(`#${id} canvas`);
   if (!canvas || !canvas.width) return 0;
@@ -171,6 +189,21 @@ def test_times_beside_the_ranks_are_where_their_columns_are(page: ServedPage, ta
         f" 10001].map((at) => heat.placeOf(at, {json.dumps(head)})))"
     )
     assert places == [0, 0.5, 2, 2.5, 3, None, None, 3, 3.5, 4, None]
+
+
+def test_what_was_unfolded_or_has_the_focus_stays_so_when_figures_are_new(
+    page: ServedPage, tab: Make
+) -> None:
+    """What belongs to another job or rank is another field or link, with its own handlers."""
+    shown = tab()
+    shown.open(page.url)
+    assert shown.run(RENEWED) == [True, True, "rank 3", True, "2px", "n3", False, None]
+
+
+def test_an_address_that_is_none_shows_the_fleet(page: ServedPage, tab: Make) -> None:
+    shown = tab()
+    shown.open(f"{page.url}#/job/%E0%A4%A")
+    shown.wait("document.querySelector('main td a[href=\"#/job/gpt\"]') !== null")
 
 
 def test_an_incident_is_told_and_a_key_leads_to_it(page: ServedPage, tab: Make) -> None:

@@ -18,6 +18,39 @@ export function show(place, ...children) {
   place.replaceChildren(...children.flat(9).filter(Boolean));
 }
 
+// The same, while somebody may be at work there: what is as it was stays, with its focus, and a
+// list that was unfolded stays unfolded. Links and fields are the same where they lead to the same.
+export function renew(place, ...children) {
+  const holder = document.createElement("div");
+  show(holder, ...children);
+  merge(place, holder);
+}
+
+function merge(old, fresh) {
+  const known = [...old.childNodes], next = [...fresh.childNodes];
+  next.forEach((node, n) => {
+    const before = known[n];
+    if (!before) old.append(node);
+    else if (!alike(before, node)) before.replaceWith(node);
+    else if (node.nodeType === Node.TEXT_NODE) { if (before.data !== node.data) before.data = node.data; }
+    else { dress(before, node); merge(before, node); }
+  });
+  known.slice(next.length).forEach((node) => node.remove());
+}
+
+function alike(a, b) {
+  const same = (name) => a.getAttribute(name) === b.getAttribute(name);
+  return a.nodeName === b.nodeName && (a.nodeType !== Node.ELEMENT_NODE || (same("href") && same("aria-label")));
+}
+
+// Styles by their own object: as an attribute the page's policy would refuse them.
+function dress(old, fresh) {
+  if (old.style.cssText !== fresh.style.cssText) old.style.cssText = fresh.style.cssText;
+  for (const { name, value } of fresh.attributes) if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  if ("checked" in fresh) old.checked = fresh.checked;
+}
+
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   if (seconds < 0.9995) return `${(seconds * 1000).toFixed(0)} ms`;

@@ -1,5 +1,5 @@
 // All jobs: how each stands, what share of its time it trains, what it costs. Two can be compared.
-import { cost, duration, el, share, show, state, whole } from "./dom.js";
+import { cost, duration, el, renew, share, show, state, whole } from "./dom.js";
 import { ask } from "./data.js";
 
 const COLUMNS = [
@@ -52,7 +52,7 @@ export function fleet() {
       "aria-sort": sorted === number ? (up ? "ascending" : "descending") : null },
     value && el("button", { onclick: () => { up = sorted === number ? !up : false; sorted = number; draw(); } }, name)));
     const two = [...chosen];
-    show(place.body, el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, head)),
+    renew(place.body, el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, head)),
       el("tbody", {}, shown().map(line)))),
     !rows.length && el("p", { class: "quiet" }, "No job has been run here yet: holdfast run train.py"));
     place.compare.disabled = two.length !== 2;

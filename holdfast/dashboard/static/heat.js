@@ -1,6 +1,6 @@
 // Who is slow? Ranks by time as a heat map. Rows that share a pixel show the slowest of them, so one
 // rank among 16,384 is seen; zooming and sorting happen here, nothing is asked for again.
-import { colour, duration, el, moment, share, sharp, show, timeTicks, tipAt } from "./dom.js";
+import { colour, duration, el, moment, renew, share, sharp, show, timeTicks, tipAt } from "./dom.js";
 import { ask, jobPath } from "./data.js";
 
 const QUANTITIES = {
@@ -127,7 +127,7 @@ export class Heat {
     const high = Math.max(60, Math.min(HIGH, head.ranks * 12));
     sharp(this.canvas, high + AXIS, (context, width) => this.paint(context, width, high));
     const slow = [...this.mean.keys()].sort((a, b) => this.mean[b] - this.mean[a]).slice(0, 6).filter((rank) => this.mean[rank] > 0.02);
-    show(this.slowest, slow.length ? el("b", {}, "most:") : "nobody stands out", slow.map((rank) =>
+    renew(this.slowest, slow.length ? el("b", {}, "most:") : "nobody stands out", slow.map((rank) =>
       el("a", { href: this.link(rank) }, `rank ${rank} ${share(this.mean[rank], 0)}`)));
     this.canvas.setAttribute("aria-label", `${QUANTITIES[this.quantity][0]}: ${slow.map((rank) => `rank ${rank} ${share(this.mean[rank], 0)}`).join(", ") || "nobody stands out"}`);
   }

@@ -1,5 +1,5 @@
 // One job: how it stands, then the five pictures, each under the question that it answers.
-import { cost, count, duration, el, figure, moment, share, show, state, whole } from "./dom.js";
+import { cost, count, duration, el, figure, moment, renew, share, show, state, whole } from "./dom.js";
 import { ask, jobPath, Refused } from "./data.js";
 import { Ribbon } from "./ribbon.js";
 import { Curves } from "./curves.js";
@@ -16,14 +16,14 @@ const AGAIN_MS = 5000;
 export function job(name) {
   let place = null, told = null, parts = [], timer = 0, current = () => true, at = 0;
   const more = { all: false, show: () => { more.all = true; list(); } };
-  const list = () => show(place.happened, incidents(name, told.incidents, at, more));
+  const list = () => renew(place.happened, incidents(name, told.incidents, at, more));
 
   async function refresh() {
     told = await ask(jobPath(name));
     if (!current()) return;
-    show(place.facts, facts(told));
+    renew(place.facts, facts(told));
     list();
-    show(place.where, places(name, told));
+    renew(place.where, places(name, told));
     await Promise.all(parts.map((part) => part.update(told).catch((error) => missing(part, error))));
   }
 
@@ -61,7 +61,7 @@ export function job(name) {
       Object.assign(told, news);
       told.step = step; // of the last refresh, by which the pictures know whether there is more
       told.status.step = news.step;
-      show(place.facts, facts(told));
+      renew(place.facts, facts(told));
       if (changed) refresh().catch(() => {});
     },
     leave() {

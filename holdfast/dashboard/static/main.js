@@ -21,10 +21,10 @@ const PAGES = [
 
 async function route() {
   const path = location.hash.replace(/^#\/?/, "").split("?")[0];
-  const found = PAGES.map(([shape, make]) => [shape.exec(path), make]).find(([match]) => match);
+  const found = PAGES.map(([shape, make]) => [words(shape.exec(path)), make]).find(([match]) => match);
   if (page && page.leave) page.leave();
   stop();
-  const made = found ? found[1](...found[0].slice(1).map(decodeURIComponent)) : fleet();
+  const made = found ? found[1](...found[0]) : fleet();
   page = made;
   shown.textContent = made.title;
   document.title = made.title ? `${made.title} · Holdfast` : "Holdfast";
@@ -36,6 +36,11 @@ async function route() {
   } catch (error) {
     if (page === made) show(main, failure(error));
   }
+}
+
+// The names in an address; null where it is none of ours.
+function words(match) {
+  try { return match && match.slice(1).map(decodeURIComponent); } catch { return null; }
 }
 
 function connected(yes) {

@@ -1,6 +1,6 @@
 // Where did the time go? The ledger as a ribbon over the job's life, with its incidents above it.
 // Hovering tells the stretch and the incident; the bill of the chosen one stands below.
-import { bucketColour, bucketName, colour, count, duration, el, moment, share, sharp, show, swatch, timeTicks, tipAt, where } from "./dom.js";
+import { bucketColour, bucketName, colour, count, duration, el, moment, renew, share, sharp, show, swatch, timeTicks, tipAt, where } from "./dom.js";
 import { ask, jobPath } from "./data.js";
 
 const TOP = 18, HIGH = 40, AXIS = 18;
@@ -62,8 +62,8 @@ export class Ribbon {
     sharp(this.canvas, TOP + HIGH + AXIS, (context, width) => this.paint(context, width, incidents));
     this.canvas.setAttribute("aria-label", `${share(goodput.ettr)} of ${duration(goodput.wall_s)} productive, `
       + `${incidents.length} incidents. Arrow keys choose an incident, Enter opens it.`);
-    show(this.sum, ledger(goodput));
-    show(this.bill, bill(this.name, incidents.find((one) => one.id === this.chosen)));
+    renew(this.sum, ledger(goodput));
+    renew(this.bill, bill(this.name, incidents.find((one) => one.id === this.chosen)));
   }
 
   paint(context, width, incidents) {
