@@ -138,7 +138,7 @@ class Attempts:
         found = []
         for worker in run.alive:
             watch_end(worker, self.look_for_ends)
-            if worker.ends is None and (ends := _ending(worker)):
+            if worker.ends is None and (ends := self._ending(worker)):
                 found.append((worker, ends))
         if found:
             self._parts.health.look()  # what broke under them is to be known before the verdict
@@ -149,6 +149,18 @@ class Attempts:
             worker.output.catch_up()
             fact = exited(self._parts.node, worker, ends, self._oom.new(), self.mask)
             self._parts.controller.fact(fact)
+
+    def _ending(self, worker: Worker) -> ProcessExit | None:
+        """How it has begun to end, other than well. When a warm one did that is known to a moment
+        only once it is gone: whoever has got its rank just now may have ended without. So is why
+        its forkserver has ended, if it did before."""
+        if worker.raised_at:
+            return ProcessExit(worker.pid, 1, None, worker.raised_at)
+        forkserver, sure_at = self._processes.forkserver, worker.assigned_at + SURE_S
+        if forkserver is None or not worker.pid or time.monotonic() < sure_at:
+            return None
+        ends = processes.ending_of(worker.pid)
+        return ends if processes.has_parent(worker.pid, {forkserver.pid}) else None
 
     def died(self, worker: Worker, death: ProcessExit) -> None:
         """A worker has died, with a rank or without."""
@@ -186,16 +198,6 @@ class Attempts:
         await self._parts.saves.until_saved(run.order.attempt)
         if run.is_news(death):
             self._parts.controller.fact(exited(self._parts.node, worker, death))
-
-
-def _ending(worker: Worker) -> ProcessExit | None:
-    """How it has begun to end, other than well. When a warm one did that is known to a moment only
-    once it is gone: whoever has got its rank just now may have ended without."""
-    if worker.raised_at:
-        return ProcessExit(worker.pid, 1, None, worker.raised_at)
-    if not worker.pid or time.monotonic() < worker.assigned_at + SURE_S:
-        return None
-    return processes.ending_of(worker.pid)
 
 
 def _died_before_its_rank(worker: Worker, death: ProcessExit) -> bool:

@@ -1,6 +1,7 @@
 """The parts of a node, played by the test: what they were asked to do, in order."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Coroutine
 from functools import partial
@@ -73,6 +74,7 @@ class FakeProcesses:
         self.signals: list[tuple[int, int]] = []  # local rank, signal
         self.started: list[Assignment] = []
         self.killed = False
+        self.forkserver = SimpleNamespace(pid=os.getpid())  # what the test starts are its workers
         self.workers = SimpleNamespace(
             count=count, drop_logs=lambda _: None, table={}, warm={}, dismiss_parked=lambda: None
         )

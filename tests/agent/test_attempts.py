@@ -273,6 +273,10 @@ async def test_who_was_killed_is_told_of_once_before_the_kernel_is_done_with_it(
     gone = [one_that_was_killed(), one_that_was_killed()]
     killed.pid, fresh.pid, well.pid = gone[0].pid, gone[1].pid, os.getpid()
     fresh.assigned_at = time.monotonic()
+    parts.processes.forkserver.pid = 1
+    attempts.look_for_ends()
+    assert not facts(parts, WorkerExited), "its forkserver has ended before"
+    parts.processes.forkserver.pid = os.getpid()
     attempts.look_for_ends()
     attempts.look_for_ends()
     [told] = facts(parts, WorkerExited)
