@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from holdfast.cli import story
+from holdfast.cli.aside import standard_error_aside, write_through
 from holdfast.cli.controller import status_of_outcome
 from holdfast.cli.output import abandon, json_result, styled, talk, want_json
 from holdfast.cli.source import incidents_of
@@ -74,7 +75,8 @@ def run_shown(
     teller = Teller(len(incidents_of(folder)) if resumed else 0)
     stream = sys.stderr if as_json else sys.stdout
     with output_shown(folder, job.logs.terminal, stream, from_now=resumed):
-        outcome = run(teller.hear)
+        with standard_error_aside():
+            outcome = run(teller.hear)
     _summary(folder, as_json)
     return status_of_outcome(outcome)
 
@@ -113,8 +115,7 @@ def _show(tail: Tail, stream: TextIO, ended: threading.Event) -> None:
 
 def _write(stream: TextIO, lines: list[Line]) -> None:
     if lines:
-        stream.write(prefixed(lines))
-        stream.flush()
+        write_through(stream, prefixed(lines))
 
 
 def _summary(folder: Path, as_json: bool) -> None:
