@@ -102,7 +102,7 @@ class ProfileSlot:
         return ProfileStage(value) if value in list(ProfileStage) else ProfileStage.ASKED
 
     def answer_to(self, number: int) -> ProfileNotes | None:
-        """What the worker says to this wish; None as long as it says nothing."""
+        """What the worker says to this request; None as long as it says nothing."""
         length = self._words[SlotWord.ANSWER_LENGTH]
         if self._words[SlotWord.ANSWERED] != number or not 0 < length <= ANSWER_BYTES:
             return None

@@ -328,7 +328,7 @@ SLUGS: dict[str, Slug] = {
     ),
     "update-unheard": Slug(
         ExitStatus.USAGE,
-        "Nobody heard the wish: the job has ended, or its controller does not run. Nothing was "
+        "Nothing took the request: the job has ended, or its controller does not run. Nothing was "
         "changed.",
     ),
     "update-image": Slug(
@@ -342,7 +342,7 @@ SLUGS: dict[str, Slug] = {
     ),
     "scale-unheard": Slug(
         ExitStatus.USAGE,
-        "Nobody heard the wish: the job has ended, or its controller does not run. Nothing was "
+        "Nothing took the request: the job has ended, or its controller does not run. Nothing was "
         "changed.",
     ),
     "size-impossible": Slug(

@@ -71,7 +71,7 @@ class UpdateStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One update that was asked for."""
 
     version: int
-    id: str  # of the wish
+    id: str  # of the request
     by: str
     at: float
     when: str  # now, next-step or next-failure

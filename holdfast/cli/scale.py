@@ -46,7 +46,7 @@ def _local(name: str, nodes: int) -> str:
 
 
 def _remote(reach: Reach, name: str, nodes: int) -> str:
-    """Write the wish where the controller reads it."""
+    """Write the request where the controller reads it."""
     from holdfast.drivers.kubernetes.remote import look, require_managed
     from holdfast.drivers.kubernetes.remote_orders import ask_to_scale
 

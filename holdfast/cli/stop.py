@@ -70,7 +70,7 @@ def _stop_sweep(job: "Job", as_json: bool) -> None:
 
 
 def _remote(reach: Reach, name: str | None, now: bool, wait: bool, as_json: bool) -> None:
-    """Write the wish where the controller reads it."""
+    """Write the request where the controller reads it."""
     from holdfast.drivers.kubernetes.remote import look, newest, require_managed
     from holdfast.drivers.kubernetes.remote_orders import ask_to_stop, until_ended
 

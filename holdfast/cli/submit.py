@@ -225,7 +225,7 @@ def _tell_troubles(source: "RemoteSource", told: set[str]) -> None:
 
 @contextmanager
 def _stopping(session: Session, name: str) -> Iterator[Callable[[], None]]:
-    """While the block runs, SIGINT and SIGTERM are wishes; the function passes new ones on."""
+    """While the block runs, SIGINT and SIGTERM ask to stop; the function passes new ones on."""
     from holdfast.drivers.kubernetes.remote_orders import ask_to_stop
 
     wishes, passed = 0, 0

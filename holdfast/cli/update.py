@@ -119,7 +119,7 @@ def _local(name: str, wish: _Wish) -> "tuple[str, UpdateStatus]":
 
 
 def _remote(reach: Reach, name: str, wish: _Wish) -> "tuple[str, UpdateStatus | None]":
-    """The bundle goes into ConfigMaps, then the wish is written where the controller reads it."""
+    """The bundle goes into ConfigMaps, then the request where the controller reads it."""
     from holdfast import bundles
     from holdfast.drivers.kubernetes.origin import origin
     from holdfast.drivers.kubernetes.remote import look, require_managed, status
@@ -202,7 +202,7 @@ def parsed(sets: list[str]) -> dict[str, str]:
 
 
 def _checked(job: "Job", wish: _Wish) -> bytes:
-    """The bundle, if there is to be one, once it is known that the wish makes a job."""
+    """The bundle, if there is to be one, once it is known that the request makes a job."""
     _require_valid(job, wish)
     return b"" if wish.code is None else _bundle(job, wish.code)
 

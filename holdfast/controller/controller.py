@@ -78,7 +78,7 @@ from holdfast.events import (
 from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.status import Choice
 
-MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
+MAX_STILLBORN = 3  # new nodes in a row that failed: asking for more will not help
 QUIET_S = 60.0  # a script that prints nothing for longer after its start is taken to train
 STEP_WAIT_S = 600.0  # so is one that has done steps before and does none for longer
 
@@ -297,14 +297,14 @@ def _member_gone(
 def _stillborn(state: State, why: str) -> list[AnyAction]:
     """A node that never registered."""
     state.asked = max(0, state.asked - 1)
-    return _in_vain(state, f"a node died before it registered: {why}")
+    return _new_node_failed(state, f"a node died before it registered: {why}")
 
 
 def _node_joined(state: State, event: NodeJoined) -> list[AnyAction]:
     actions = nodes.join(state, event)
     if not actions:
         return []
-    return [*actions, *_in_vain(state, f"a node is incompatible: {actions[0].reason}")]
+    return [*actions, *_new_node_failed(state, f"a node is incompatible: {actions[0].reason}")]
 
 
 def _node_unfit(state: State, event: NodeUnfit | NodesChecked) -> list[AnyAction]:
@@ -346,8 +346,8 @@ def _nodes_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     return actions or health.review(state) or resizing.review(state) or updates.review(state)
 
 
-def _in_vain(state: State, why: str) -> list[AnyAction]:
-    """A new node is of no use. A few in a row mean that none ever will be."""
+def _new_node_failed(state: State, why: str) -> list[AnyAction]:
+    """A new node has failed. A few in a row mean that others would fail as well."""
     state.stillborn += 1
     if state.stillborn >= MAX_STILLBORN and _lacks_nodes(state):
         return _without_more(state, f"replacement nodes keep failing: {why}")

@@ -20,7 +20,7 @@ def suspected(state: State, event: HangSuspected) -> list[AnyAction]:
 
 
 def judged(state: State, event: HangJudged) -> list[AnyAction]:
-    """What the look has shown. Where ranks have ended well, others may wait for them in vain
+    """What the look has shown. Where ranks have ended well, others may wait for them for ever
     (`leaving.py`), or write the last checkpoint: that is told, and nobody is stopped."""
     if event.attempt != state.attempt or state.phase not in TRAINING:
         return []

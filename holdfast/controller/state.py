@@ -296,7 +296,7 @@ class Stage(StrEnum):
 
 
 class UpdateRecord(msgspec.Struct, kw_only=True):
-    """One wish for another version."""
+    """One request for another version."""
 
     id: str
     version: Version

@@ -1,4 +1,4 @@
-"""Who stood still, when all that is heard of the others is that they waited in vain for somebody.
+"""Who stood still, when all that is heard of the others is that they timed out waiting.
 
 Collectives time out on the ranks that wait; the one they waited for says nothing and is ended with
 the rest. What it leaves is its progress page: it has completed fewer steps than the others, or was

@@ -107,7 +107,7 @@ class Host:
             self.shell.nodes.send(node, question)
 
     def stop_at(self, *signals: signal.Signals) -> None:
-        """Take these signals for the wish to stop: the second is one to stop at once."""
+        """Take these signals for a stop request: the second is one to stop at once."""
         for number in signals:
             name = "Ctrl-C" if number is signal.SIGINT else number.name
             before = interrupts.forgotten(number)

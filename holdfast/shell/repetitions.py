@@ -164,7 +164,7 @@ class Repetitions:
                 self._over(number, now)
 
     def _refuse_all_but(self, wish: str) -> None:
-        """The controller knows of one wish at a time: others are forgotten there."""
+        """The controller knows of one request at a time: others are forgotten there."""
         for other in [one for one in self._replies if one != wish]:
             self._replies.pop(other)(ReplayReply(refused="another step is repeated"))
 

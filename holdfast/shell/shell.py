@@ -251,7 +251,7 @@ class Shell:
                 pass  # of a journal that was asked for before this controller began
 
     def client(self, message: FromClient, reply: Callable[[ToClient], None]) -> None:
-        """A request of the command line; a wish is answered once it cannot be lost."""
+        """A request of the command line; an order is answered once it cannot be lost."""
         match message:
             case StopJob():
                 self._wish(StopRequested(by=message.by, now=message.now), reply)

@@ -86,7 +86,7 @@ IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
 CHECKED = 0.08  # share of worlds in which machines of spares are checked, and in doubt all
 UPDATED = 0.08  # share of worlds in which somebody updates the job
 GROUPED = 0.08  # share of worlds with machines that are bad only in a group
-POISONED = 0.08  # share of worlds with batches that are of no use, which may be left out
+POISONED = 0.08  # share of worlds with bad batches, which may be left out
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
 HANG_TIMEOUT_S = 600.0

@@ -32,7 +32,7 @@ class LeftOut:
     """The loader of every attempt."""
 
     def __init__(self, poison: Sequence[int]) -> None:
-        """Batches of these numbers are of no use."""
+        """Batches of these numbers are bad."""
         self._poison = poison
         self._begun: dict[int, _Begun] = {}
 
@@ -59,7 +59,7 @@ class LeftOut:
         return begun.given - begun.step
 
     def bad_steps(self, attempt: int) -> list[int]:
-        """The steps in which this attempt takes a batch that is of no use."""
+        """The steps in which this attempt takes a bad batch."""
         begun = self._begun.get(attempt, _ANEW)
         met = [
             number

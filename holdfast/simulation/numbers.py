@@ -23,7 +23,7 @@ class BadNumbers:
         self._since: dict[int, tuple[int, int | None]] = {}  # attempt → step, rank (None: all)
 
     def strike(self, attempt: int, step: int, rank: int | None) -> None:
-        """From this step on it is of no use; `rank` sees it first."""
+        """From this step on it is bad; `rank` sees it first."""
         self._since.setdefault(attempt, (step, rank))
 
     def forget(self, attempt: int) -> None:
@@ -39,7 +39,7 @@ class BadNumbers:
         return min(step, self._since[attempt][0]) if attempt in self._since else step
 
     def is_bad(self, key: Key) -> bool:
-        """Whether a snapshot is of no use."""
+        """Whether a snapshot holds bad numbers."""
         return key.attempt in self._since and key.step >= self._since[key.attempt][0]
 
     def seen_by(self, attempt: int, rank: int, step: int) -> int | None:

@@ -575,8 +575,8 @@ class Referees:
 
     def _may_give_up(self, at: float) -> bool:
         waited_s = self._env.now - self._waits_since
-        in_vain = waited_s >= self._hard.limits.node_wait_s - 1.0
-        return self._persistence.may_give_up(at) or in_vain or self.stillborn >= 3
+        long = waited_s >= self._hard.limits.node_wait_s - 1.0
+        return self._persistence.may_give_up(at) or long or self.stillborn >= 3
 
     def calm(self, trains: bool, what: str, at_work: Sequence[str], nodes: int) -> None:
         """Nothing has gone wrong for long; the job has so many nodes."""

@@ -92,5 +92,6 @@ def _lacking(attempt: int, plan: RestorePlan, held: Sequence[Holding], distance:
         copies = held[private].private if private == rank else held[private].buddy
         neighbour = private in (rank, (rank + distance) % len(held))
         if plan.key not in held[shared].shared or plan.key not in copies or not neighbour:
-            return f"rank {rank} of attempt {attempt} is sent to ranks {shared}, {private} in vain"
+            to = f"ranks {shared}, {private}, which have no copy for it"
+            return f"rank {rank} of attempt {attempt} is sent to {to}"
     return ""

@@ -1,8 +1,8 @@
 """A scenario: the job, its cluster, what fails and how long everything takes.
 
-Read from YAML, a shipped name or a path, with single numbers overridden by `key=value`; every
-problem is told at once, by its path. Each default says where it is from. Nothing here is drawn at
-random: a scenario and a seed together make a world.
+Read from YAML, a shipped name or a path, with single numbers overridden by `key=value`; all
+problems are reported in one pass, by their paths. Each default says where it is from. Nothing here
+is drawn at random: a scenario and a seed together make a world.
 """
 
 import difflib

@@ -40,7 +40,7 @@ class Tracker(Protocol):
 
 
 class NotUsableError(Exception):
-    """This tracker cannot be used here, and trying again is of no use: why, and what helps."""
+    """This tracker cannot be used here, and trying again will not help: why, and what helps."""
 
 
 class TensorBoard:

@@ -491,7 +491,7 @@ def test_who_waits_ends_when_the_job_does_and_registers_nowhere(
     assert not controller.hellos
 
 
-def test_who_waits_in_vain_is_replaced(make: Make) -> None:
+def test_who_waits_for_ever_is_replaced(make: Make) -> None:
     controller, pod = make(recovery={"controller_absence_s": 1.0})
     controller.close()
     pod.start("--wait")

@@ -78,7 +78,7 @@ def test_whatever_else_a_look_shows_is_only_told_until_training_moves(judgement:
 
 
 def test_ranks_that_hang_after_others_have_ended_well_are_told_and_not_stopped() -> None:
-    """They may wait in vain, and nobody would know; or write the last checkpoint."""
+    """They may wait for ever, and nobody would know; or write the last checkpoint."""
     world = running()
     world.tell(world.exited("a", 0, exit_code=0))
     assert only(world.tell(suspected(world)), CollectEvidence)

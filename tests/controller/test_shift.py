@@ -1,4 +1,4 @@
-"""A collective that one rank left out: the attempt is of no use any more, and is stopped."""
+"""A collective that one rank left out: the attempt cannot go on, and is stopped."""
 
 import pytest
 

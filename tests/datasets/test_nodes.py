@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.datasets import handle as datasets_handle
-from holdfast.agent.datasets.handle import IN_VAIN, DatasetsHandle
+from holdfast.agent.datasets.handle import MAX_FRUITLESS, DatasetsHandle
 from holdfast.datasets.cache import Cache
 from holdfast.datasets.fetch import FetchNews
 from holdfast.events import NodePreparing, NodeReady
@@ -186,7 +186,7 @@ def test_a_fetch_that_is_killed_at_the_same_place_each_time_makes_no_progress(
     source = {"name": "my-tokens", "source": "https://data.example/my-tokens"}
     wanted = job_from_dict({"name": "one", "script": "t.py", "datasets": [source]}, where="test")
     handle = DatasetsHandle(wanted, tmp_path, tmp_path, {"HOLDFAST_NODE": "n"}, told.append)
-    ends = [3, *[3] * IN_VAIN, 3, 3, 5, 5]
+    ends = [3, *[3] * MAX_FRUITLESS, 3, 3, 5, 5]
     moves: list[bool] = []
 
     async def one_process() -> None:
@@ -200,4 +200,4 @@ def test_a_fetch_that_is_killed_at_the_same_place_each_time_makes_no_progress(
     monkeypatch.setattr(datasets_handle, "AGAIN_S", 0.0)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(handle.fetch(lambda: None))
-    assert moves == [True, *[True] * IN_VAIN, False, False, True, True]
+    assert moves == [True, *[True] * MAX_FRUITLESS, False, False, True, True]

@@ -45,7 +45,7 @@ def test_each_step_takes_the_batch_that_a_worker_takes(seed: int) -> None:
     again = taken(steps, skipped, more, 20)
     assert skipped == first[-1] + 1 - steps
     assert [loaders.given(2, steps + step + 1) - 1 for step in range(20)] == again
-    assert loaders.bad_steps(2)[:20] == [*range(steps + 1, steps + 21)], "all are of no use"
+    assert loaders.bad_steps(2)[:20] == [*range(steps + 1, steps + 21)], "all are bad"
     one = LeftOut([again[dice.randrange(20)]])
     one.begin(1, None, spans)
     one.begin(2, key, more)

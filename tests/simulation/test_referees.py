@@ -498,7 +498,7 @@ def waited(for_s: float) -> Referees:
     return some
 
 
-def test_giving_up_is_right_after_waiting_in_vain_since_the_end_of_the_attempt() -> None:
+def test_giving_up_is_right_after_waiting_since_the_end_of_the_attempt() -> None:
     waited(LIMITS.node_wait_s).journaled(end(Outcome.GAVE_UP))
     with pytest.raises(Foul, match="the job gave_up for no reason"):
         waited(LIMITS.node_wait_s / 2).journaled(end(Outcome.GAVE_UP))
@@ -519,11 +519,11 @@ def test_every_referee_is_heard() -> None:
     env.now = 7.0
     some.journaled(entry(lost("n1"), order(1)))
     two = [memory(WrittenPart(OLD, rank, 2)) for rank in range(2)]
-    in_vain = ResumedFrom(Snapshot(OLD, 2), plan(OLD, private=(1, 0)))
+    uncopied = ResumedFrom(Snapshot(OLD, 2), plan(OLD, private=(1, 0)))
     fouls: list[tuple[Promise, Callable[[], None]]] = [
         (Promise.ONE_ATTEMPT, lambda: some.launched("n0", start(2), [1], None)),
         (Promise.GIVEN_UP, lambda: some.ordered("n1", [start(2)])),
-        (Promise.SNAPSHOT, lambda: some.resumed(2, in_vain, two, 1)),
+        (Promise.SNAPSHOT, lambda: some.resumed(2, uncopied, two, 1)),
         (Promise.ASSEMBLY, lambda: some.resumed(2, None, two, 1)),
         (Promise.SAMPLES, lambda: some.dealt(2, None, [range(3), range(4, 8)])),
         (Promise.EFFICIENCY, lambda: some.journaled(entry(exited("n0", 1, 0), stop(1)))),

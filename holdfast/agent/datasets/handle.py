@@ -31,7 +31,7 @@ USED_EVERY_S = 600.0  # the time of last use is that of a lease
 MESSAGE_BYTES = 1 << 16
 STEPS = 4  # facts about progress in `recovery.node_wait_s`, at least
 TOLD_PARTS = 20  # of a data set, each at once
-IN_VAIN = 3  # processes in a row that die where one has died before: what they do is no progress
+MAX_FRUITLESS = 3  # processes in a row that die where one has died before: no progress
 
 
 class DatasetsHandle:
@@ -53,7 +53,7 @@ class DatasetsHandle:
         self._moved = False  # since then
         self._since: set[str] = set()  # said since bytes have come
         self._furthest: dict[str, int] = {}  # part that any process has come to
-        self._further, self._in_vain = False, 0  # this process than those before; processes not
+        self._further, self._fruitless = False, 0  # this process than those before; processes not
         self._leases: dict[str, int] = {}
 
     @property
@@ -66,7 +66,7 @@ class DatasetsHandle:
         while not self.whole:
             self._further = self._moved = False
             await self._one_process()
-            self._in_vain = 0 if self._further else self._in_vain + 1
+            self._fruitless = 0 if self._further else self._fruitless + 1
             if not self.whole:
                 note("agent: the process that fetches data sets has died; another starts")
                 await asyncio.sleep(AGAIN_S)
@@ -144,7 +144,7 @@ class DatasetsHandle:
         what = f"{news.name} {news.text.rpartition(' ')[2]}"  # fetched, or looked over
         if news.data or news.part > self._furthest.get(what, -1):
             self._furthest[what], self._further = news.part, True
-        return news.moved is not False and (self._further or self._in_vain < IN_VAIN)
+        return news.moved is not False and (self._further or self._fruitless < MAX_FRUITLESS)
 
 
 async def _received(channel: socket.socket) -> tuple[bytes, list[int]]:

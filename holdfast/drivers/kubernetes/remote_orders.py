@@ -18,19 +18,19 @@ POLL_S = 1.0
 
 
 async def ask_to_stop(cluster: Cluster, job: str, *, now: bool) -> None:
-    """Write the wish down. Raises `ApiError`."""
+    """Write the request down. Raises `ApiError`."""
     wish = {"metadata": {"annotations": {STOP: "now" if now else "gently"}}}
     await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
 
 
 async def ask_to_scale(cluster: Cluster, job: str, nodes: int) -> None:
-    """Write the wish down. Raises `ApiError`."""
+    """Write the request down. Raises `ApiError`."""
     wish = {"metadata": {"annotations": {SCALE: str(nodes)}}}
     await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
 
 
 async def ask_to_update(cluster: Cluster, job: str, order: UpdateJob) -> None:
-    """Write the wish down; its code is there already. Raises `ApiError`."""
+    """Write the request down; its code is there already. Raises `ApiError`."""
     wish = {"metadata": {"annotations": {UPDATE: msgspec.json.encode(order).decode()}}}
     await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
 

@@ -29,7 +29,7 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 class _Map(msgspec.Struct, frozen=True):
-    """Of a ConfigMap only what may carry a wish."""
+    """Of a ConfigMap only what may carry a request."""
 
     metadata: _Meta
 
@@ -97,7 +97,7 @@ class Wishes:
 
     def _cannot(self, error: Exception) -> None:
         if not self._troubled:
-            say(f"wishes to stop cannot be heard now: {str(error) or 'the API does not answer'}")
+            say(f"stop requests cannot be read now: {str(error) or 'the API does not answer'}")
         self._troubled = True
 
     def _hear(self, body: _Map) -> None:

@@ -145,7 +145,7 @@ PATIENCE_S = 600.0
 def test_the_version_before_comes_back_if_no_pod_becomes_ready(
     phase: Phase, within_s: float
 ) -> None:
-    """Where the job waits for it, before it waits in vain."""
+    """Where the job waits for it, before it waits for ever."""
     scene = Scene()
     scene.state.phase, scene.state.asked = phase, 1
     stuck = pod("c", labels=FRESH, phase="Pending", state={"waiting": {}})

@@ -254,7 +254,7 @@ def test_what_a_proxy_says_ends_nothing_and_is_said_once(
         assert there.wishes == [GENTLY]
 
     heard(story)
-    assert capsys.readouterr().err.count("wishes to stop cannot be heard now") == 1
+    assert capsys.readouterr().err.count("stop requests cannot be read now") == 1
 
 
 def test_an_api_that_hangs_is_asked_anew(
@@ -277,7 +277,7 @@ def test_an_api_that_hangs_is_asked_anew(
 
     heard(story)
     err = capsys.readouterr().err
-    assert "wishes to stop cannot be heard now: the API does not answer\n" in err
+    assert "stop requests cannot be read now: the API does not answer\n" in err
 
 
 def test_a_job_without_a_file_has_no_wishes_until_it_is_there() -> None:

@@ -258,7 +258,7 @@ class FakeCluster:
         deadline = asyncio.get_running_loop().time() + patience_s
         while not (found := true()):
             if asyncio.get_running_loop().time() > deadline:
-                raise AssertionError(f"waited {patience_s} s in vain\n{self.story()}")
+                raise AssertionError(f"timed out after {patience_s} s\n{self.story()}")
             await asyncio.sleep(POLL_S)
         return found
 

@@ -1,4 +1,4 @@
-"""Secrets in plain sight: whoever may read a pod or a ConfigMap reads its variables and arguments.
+"""Secrets in plain text: whoever may read a pod or a ConfigMap reads its variables and arguments.
 
 What a value is can be told by its own shape (keys of clouds and forges have prefixes, private keys
 a header, tokens of the web three parts) or by the name of its variable. Words are compared whole,
