@@ -296,7 +296,7 @@ MUTANTS: dict[str, Mutant] = {
         'actions += nodes.top_up(state, "nodes were lost while the controller was down")',
         "pass",
         SPARES,
-        first=141,
+        first=330,
     ),
     "an ended job does not end again": Mutant(
         CONTROLLER,
@@ -338,7 +338,7 @@ MUTANTS: dict[str, Mutant] = {
         "return buddy if buddy is not None and key in held[buddy].buddy else None",
         "return buddy",
         SNAPSHOT,
-        81,
+        105,
     ),
     "back-off has jitter": Mutant(
         RESTART,
@@ -405,7 +405,7 @@ MUTANTS: dict[str, Mutant] = {
         "return RestorePlan(key, shared, known) if len(known) == len(held) else None",
         "return RestorePlan(key, shared, known) if known else None",
         SNAPSHOT,
-        81,
+        105,
     ),
     "the cap never forgets": Mutant(
         RESTART,
@@ -542,7 +542,7 @@ MUTANTS: dict[str, Mutant] = {
         "self.nodes.expect(node, self._settings.reconnect_s)",
         "pass",
         NAMED,
-        first=30,
+        first=115,
     ),
     "nobody else is asked to hold a copy": Mutant(
         DECISIONS,
@@ -570,7 +570,7 @@ MUTANTS: dict[str, Mutant] = {
         "return bool(not self._begun or self.paused or self.doubt() or self.is_over)",
         "return bool(not self._begun or self.is_over)",
         TERMS,
-        first=340,
+        first=526,
     ),
     "not every agent is asked for its copy": Mutant(
         SUCCESSION,

@@ -6,12 +6,12 @@ import pytest
 
 from holdfast.simulation import validation
 from holdfast.simulation.validation import GridCell
-from tests.more import sample
+from tests.more import MORE, sample
 
 
 @pytest.fixture(scope="module")
 def grid() -> list[GridCell]:
-    return validation.grid(seeds=2, fault_count=75)
+    return validation.grid(seeds=2, fault_count=75 if MORE else 50)
 
 
 def test_ettr_is_within_two_points_of_the_formula_wherever_that_is_valid(
@@ -40,7 +40,8 @@ def test_where_faults_are_as_frequent_as_their_cost_is_long_more_is_left_than_th
 @pytest.mark.slow
 @pytest.mark.parametrize("mttf_h", sample([6], [24]))
 def test_the_best_interval_of_a_sweep_is_that_of_young_and_daly(mttf_h: int) -> None:
-    found = validation.optimum(300.0, mttf_h * 3600.0, 600.0, seeds=2, fault_count=300)
+    faults = 300 if MORE else 200
+    found = validation.optimum(300.0, mttf_h * 3600.0, 600.0, seeds=2, fault_count=faults)
     assert found.found_s == pytest.approx(found.daly_s, rel=0.05)
 
 
