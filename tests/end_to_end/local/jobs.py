@@ -125,7 +125,7 @@ class RunningJob:
             assert self.process is not None
             ended = self.process.poll()
             assert ended is None, f"the job ended ({ended}) before: {what}\n{self.said()}"
-            time.sleep(0.05)  # a look reads the journal
+            time.sleep(0.1)  # a look reads the journal
         raise AssertionError(f"not within {PATIENCE_S:g} s: {what}\n{self.said()}")
 
     def wait_step(self, step: int, attempt: int = 0) -> JobStatus:

@@ -35,6 +35,7 @@ from tests.end_to_end.local.jobs import SCRIPTS
 from tests.patience import PATIENCE_S
 
 LONG = 100_000  # steps: more than any test waits for
+PAUSE = "0.05"  # in each of them: most of what a story waits for is not training
 
 
 class Site:
@@ -260,8 +261,9 @@ async def running(
     code.mkdir(exist_ok=True)
     shutil.copy(SCRIPTS / "small.py", code)
     program: dict[str, Any] = {
-        "script": "small.py", "args": ["--out", ".", "--steps", str(steps), *args],
-    }  # fmt: skip
+        "script": "small.py",
+        "args": ["--out", ".", "--steps", str(steps), "--pause", PAUSE, *args],
+    }
     if light:
         program = {"command": ["sh", "-c", f"echo trains; exec sleep {0.05 * steps}"]}
     job = job_from_dict(
