@@ -49,7 +49,7 @@ from holdfast.profiles import (
 from holdfast.stacks import StackGroup
 from holdfast.versions import FIRST, Version, When
 
-PROTOCOL = 10
+PROTOCOL = 11
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -271,6 +271,19 @@ class AskCode(Message, frozen=True, kw_only=True):
     offset: Count = 0
 
 
+class CompiledHere(Message, frozen=True, kw_only=True):
+    """What compilers have left on this node has another `stamp` than before; empty: nothing. Said
+    again on each connection.
+
+    `folder`: where it lies, the same for all that see that folder. `machine`: for what it is.
+    `address`: who hands it out, HOST:PORT."""
+
+    folder: Annotated[str, Meta(max_length=64)]
+    machine: Annotated[str, Meta(max_length=64)]
+    address: Annotated[str, Meta(max_length=300)]
+    stamp: Annotated[str, Meta(max_length=64)] = ""
+
+
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
 
 
@@ -442,6 +455,13 @@ class CodePart(Message, frozen=True, kw_only=True):
     why: str = ""
 
 
+class TakeCompiled(Message, frozen=True, kw_only=True):
+    """The member of this name has compiled what you may need: get it there, in the background."""
+
+    name: str
+    address: str
+
+
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
 
 
@@ -544,6 +564,7 @@ Question = (
     | CodePart
     | TakeProfile
     | TakeTracePart
+    | TakeCompiled
 )
 Answer = (
     FromReplica
@@ -558,6 +579,7 @@ Answer = (
     | AskCode
     | ProfileTaken
     | TracePart
+    | CompiledHere
 )
 FromClient = (
     StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks | AskReplay | AskProfile

@@ -18,11 +18,12 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast import bundles, meeting
+from holdfast import bundles, compiled_code, meeting
 from holdfast.agent import environment, looks
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
 from holdfast.agent.code_delivery import CodeDelivery
+from holdfast.agent.compiled_code import CompiledHandle
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
 from holdfast.agent.datasets import handle as datasets
 from holdfast.agent.evidence import evidence_of
@@ -78,6 +79,7 @@ from holdfast.messages import (
     RepeatStep,
     Start,
     Stop,
+    TakeCompiled,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,
@@ -153,9 +155,12 @@ class Agent:
         count = environment.worker_count(job, environ)
         workers = self._make_workers(count, options, ids, instrumented)
         listener = listen(me.address, (options.storage_port, 0))
-        told = places.variables(job, self._places, _address_of(me.address, listener))
+        address = _address_of(me.address, listener)
+        told = places.variables(job, self._places, address)
+        compiled = None
         if job.trains_with in ("pytorch", "jax"):
-            environ = {**environment.compile_caches(me.folder.parents[1]), **environ}
+            compiled = me.folder.parents[1] / compiled_code.FOLDER
+            environ = {**environment.compile_caches(compiled), **environ}
         own = me.folder / "nodes" / me.name
         told |= datasets.variables(job, own)
         if not job.uses_torch:
@@ -170,8 +175,10 @@ class Agent:
             listener=listener.detach(),
             places=self._places,
             copies=job.snapshots.copies,
+            compiled=str(compiled or ""),
         )
         storage = StorageHandle(setup, env, self._on_storage_news)
+        self._compiled = CompiledHandle(compiled, address, storage, self._controller)
         stores = RendezvousStores(me.address, job.uses_torch, ids.__next__, options.store_ports)
         program, preload = environment.program_of(job), environment.preload_of(job)
         found = NodeProcesses(workers, env, program, preload, storage, stores)
@@ -284,6 +291,7 @@ class Agent:
         self._attempts.look_for_ends()
         processes.bury_lost_orphans()
         processes.storage.open_if_wanted()
+        self._compiled.look(now)
         if self._controller.absent_s > self._job.recovery.controller_absence_s:
             note("agent: no controller for longer than recovery.controller_absence_s")
             self._parts.end.ask(0.0)
@@ -325,6 +333,10 @@ class Agent:
                 self._parts.offer.attempts_found(news.attempt)
             case protocol.UrgentSaved() | protocol.Settled():
                 self._parts.saves.hear(news)
+            case protocol.CompiledSeen():
+                self._compiled.seen(news)
+            case protocol.CompiledFetched():
+                self._compiled.fetched(news)
             case protocol.Committed() | protocol.SaveFailed():
                 if (fact := facts.of(news, self._me.node)) is not None:
                     self._controller.fact(fact)
@@ -370,6 +382,8 @@ class Agent:
                 self._parts.tasks.start(self._profiles.obey(order))
             case TakeTracePart():
                 self._parts.tasks.start(self._profiles.hand_out(order))
+            case TakeCompiled():
+                self._compiled.take(order)
             case RepeatStep():
                 self._parts.tasks.start(self._repetition.obey(order))
             case Leave():

@@ -42,6 +42,7 @@ from holdfast.messages import (
     Report,
     Start,
     Stop,
+    TakeCompiled,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,
@@ -70,6 +71,7 @@ Order = (
     | CodePart
     | TakeProfile
     | TakeTracePart
+    | TakeCompiled
     | UseVersion
 )
 
@@ -266,7 +268,8 @@ class ControllerConnection:
                     | PrepareVersion()
                     | CodePart()
                     | TakeProfile()
-                    | TakeTracePart() as order
+                    | TakeTracePart()
+                    | TakeCompiled() as order
                 ):
                     self._on_order(order)
                 case order:

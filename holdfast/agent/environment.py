@@ -100,11 +100,10 @@ def _layout(job: Job) -> dict[str, str]:
     return {dimensions.VARIABLE: dimensions.told(job.parallel.layout)}
 
 
-def compile_caches(home: Path) -> dict[str, str]:
+def compile_caches(compiled: Path) -> dict[str, str]:
     """Where compiled code is kept: beside the jobs of this node, so that it outlives attempts and
     jobs. Inductor keeps there what AOTAutograd and the C++ compiler have made, too; what is found
     is looked up by content. Defaults: whoever sets these variables is heard."""
-    compiled = home / "compiled"
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         "TRITON_CACHE_DIR": str(compiled / "triton"),

@@ -32,6 +32,7 @@ from holdfast.messages import (
     Answer,
     ApiSeen,
     AskCode,
+    CompiledHere,
     EntryTimes,
     EvidenceReply,
     Fact,
@@ -371,6 +372,7 @@ class Connection(asyncio.Protocol):
                 | AskCode()
                 | ProfileTaken()
                 | TracePart()
+                | CompiledHere()
             ):
                 if self.node:
                     listener.answered(self.node, message)

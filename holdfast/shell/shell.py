@@ -47,6 +47,7 @@ from holdfast.messages import (
     AskStacks,
     AskStatus,
     CodePart,
+    CompiledHere,
     Done,
     EntryTimes,
     EvidenceReply,
@@ -68,6 +69,7 @@ from holdfast.messages import (
     VersionPrepared,
 )
 from holdfast.profiles import AskProfile, ProfileTaken, TracePart
+from holdfast.shell.compiled_offers import CompiledOffers
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
@@ -147,6 +149,7 @@ class Shell:
         self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
         self.checks = MachineChecks(self.state, self.nodes.send, self.put, settings.reconnect_s)
         self.preparation = Preparation(self.state, self.nodes.send, self.put)
+        self.compiled = CompiledOffers(self.state, self.nodes.send)
         self.profiles = ProfileCollection(
             self.state, progress, self.nodes.send, self.put, self.stragglers.lateness
         )
@@ -243,6 +246,8 @@ class Shell:
                 self.checks.repetitions.answered(node, answer, self._clock())
             case AskCode():
                 self.nodes.send(node, self.code_part(answer))
+            case CompiledHere():
+                self.compiled.heard(node, answer)
             case VersionPrepared():
                 self.preparation.answered(node, answer, self._clock())
             case ProfileTaken() | TracePart():
@@ -286,6 +291,7 @@ class Shell:
         self.evidence.gone(node)
         self.checks.gone(node)
         self.preparation.gone(node, self._clock())
+        self.compiled.gone(node)
         self.profiles.gone(node)
         self._engine.connections_changed()
 

@@ -42,6 +42,7 @@ from holdfast.messages import (
     Stacks,
     Start,
     Stop,
+    TakeCompiled,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,
@@ -294,7 +295,7 @@ class SimulatedAgent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | CodePart() | TakeTracePart():
+            case GiveJournal() | LookForApi() | CodePart() | TakeTracePart() | TakeCompiled():
                 pass
             case TakeProfile():
                 profile(message, self, self._env, self._truth, self._up)

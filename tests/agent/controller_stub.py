@@ -31,6 +31,7 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     AskStatus,
+    CompiledHere,
     EntryTimes,
     EvidenceReply,
     Fact,
@@ -61,7 +62,7 @@ _dice = random.SystemRandom()  # suites that run at the same time share nothing
 PORTS = range(10_000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
 Found = TypeVar("Found")
 Told = Kept | JournalCopy | EvidenceReply | EntryTimes | MachineChecked | GroupOpened | StepRepeated
-Heard = Hello | Fact | Report | Told | AskStatus
+Heard = Hello | Fact | Report | Told | AskStatus | CompiledHere
 _decoder = msgspec.msgpack.Decoder(Heard)
 
 
@@ -98,6 +99,7 @@ class StubController:
         self.reports: list[Report] = []
         self.heard: list[AgentFact | Report] = []  # in the order of arrival
         self.answers: list[Told] = []
+        self.compiled: list[CompiledHere] = []
         self.outcome: str | None = None  # of the job, for those who ask
         self.asked_count = 0
         self.port = 0  # once open, and when it opens again
@@ -173,6 +175,8 @@ class StubController:
             case AskStatus():
                 self.asked_count += 1
                 self.send(StatusReply(status=json.dumps({"outcome": self.outcome}).encode()))
+            case CompiledHere():
+                self.compiled.append(message)
             case answer:
                 self.answers.append(answer)
 

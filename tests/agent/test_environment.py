@@ -55,7 +55,7 @@ def test_variables_of_an_outer_launcher_do_not_reach_warm_workers() -> None:
 
 
 def test_compiled_code_is_kept_beside_the_jobs_unless_the_user_says_where() -> None:
-    found = environment.compile_caches(Path("/home"))
+    found = environment.compile_caches(Path("/home/compiled"))
     assert found.pop("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS") == "0"
     assert {Path(where).parts[2] for where in found.values()} == {"compiled"}
     given = {**found, "TRITON_CACHE_DIR": "/mine"}

@@ -22,6 +22,7 @@ from pathlib import Path
 from holdfast.agent import processes
 from holdfast.agent.storage import protocol
 from holdfast.agent.storage.changes import CellChanges
+from holdfast.agent.storage.compiled_watch import CompiledWatch
 from holdfast.agent.storage.copy_sender import CopySender, pool_for
 from holdfast.agent.storage.copy_server import CopyServer
 from holdfast.agent.storage.peer_connection import key_of
@@ -63,7 +64,10 @@ class Storage:
         self._arenas = [Arena(fd) for fd in setup.arenas]
         key = key_of(Path(setup.token_file).read_text().strip())
         self._sealing = Sealing([Arena(fd) for fd in setup.arenas])
-        copy_server = CopyServer([Arena(fd) for fd in setup.arenas], self._storage_pages, key)
+        self._compiled = CompiledWatch(setup.compiled, key, self._tell)
+        copy_server = CopyServer(
+            [Arena(fd) for fd in setup.arenas], self._storage_pages, key, self._compiled.hand_out
+        )
         listener = socket.socket(fileno=setup.listener)
         self._server = threading.Thread(target=copy_server.serve, args=(listener,), daemon=True)
         pool = pool_for(setup.arenas)
@@ -85,6 +89,7 @@ class Storage:
     def serve(self) -> None:
         """Until the agent is gone."""
         self._server.start()
+        self._compiled.start()
         if self._tier_savers:
             threading.Thread(target=self._tell_attempt, daemon=True).start()
         while True:
@@ -110,6 +115,8 @@ class Storage:
         order = protocol.receive_order(self._sock)
         if isinstance(order, protocol.Warn):
             self._urgent.warn(order)
+        if isinstance(order, protocol.FetchCompiled):
+            self._compiled.fetch(order)
         return order is not None
 
     # ── looking ──

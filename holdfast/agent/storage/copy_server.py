@@ -8,13 +8,14 @@ connection; strangers are few, short-lived and cost one thread each at most.
 import contextlib
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from holdfast.agent.notes import note
 from holdfast.agent.storage.peer_connection import (
     BLOCK_BYTES,
+    COMPILED,
     SILENCE_S,
     PeerConnection,
     StrangerError,
@@ -49,14 +50,20 @@ class CopyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyServer:
-    """Copies that this node takes. One writer at a time for each arena."""
+    """Copies that this node takes. One writer at a time for each arena. `hand_out` answers those
+    that have come for compiled code."""
 
     def __init__(
-        self, arenas: Sequence[Arena], storage_pages: Sequence[StoragePage], key: bytes
+        self,
+        arenas: Sequence[Arena],
+        storage_pages: Sequence[StoragePage],
+        key: bytes,
+        hand_out: Callable[[PeerConnection], None],
     ) -> None:
         self._arenas = arenas
         self._storage_pages = storage_pages
         self._key = key
+        self._hand_out = hand_out
         self._locks = [threading.Lock() for _ in arenas]
         self._strangers = threading.Semaphore(STRANGERS_MAX)
 
@@ -79,6 +86,9 @@ class CopyServer:
             if connection is None:
                 return
             with contextlib.suppress(OSError):  # it hung up, or must
+                if connection.purpose == COMPILED:
+                    self._hand_out(connection)
+                    return
                 while True:
                     self._take_one(connection)
 

@@ -42,6 +42,7 @@ class StorageHandle:
         self._delay = FIRST_DELAY_S
         self._started_at = 0.0
         self._warning: protocol.Warn | None = None
+        self._fetches: dict[str, protocol.FetchCompiled] = {}  # under way, by the node asked
 
     def open(self) -> None:
         """Start it."""
@@ -69,6 +70,8 @@ class StorageHandle:
         self._tell(self._setup)
         if self._warning is not None:
             self._tell(self._warning)
+        for fetch in self._fetches.values():
+            self._tell(fetch)
 
     def open_if_wanted(self) -> None:
         """Start it once a worker has something to be kept; a script that tracks nothing does not
@@ -76,6 +79,11 @@ class StorageHandle:
         if self._process is None and any(
             storage_page.info_count for storage_page in self._storage_pages
         ):
+            self.open()
+
+    def open_once(self) -> None:
+        """Start it, if there was none so far."""
+        if self._process is None:
             self.open()
 
     @property
@@ -88,6 +96,15 @@ class StorageHandle:
         """Pass a warning on; to the next one, too, should this one die."""
         self._warning = warning
         self._tell(warning)
+
+    def fetch(self, order: protocol.FetchCompiled) -> None:
+        """Have it bring compiled code here, also the next one, should this one die; start it if
+        there is none."""
+        self._fetches[order.name] = order
+        if self._process is None:
+            self.open()
+        else:
+            self._tell(order)
 
     def reaped(self, death: processes.ProcessExit) -> None:
         """It has ended and was waited for: start another, later and later if that goes on."""
@@ -126,6 +143,8 @@ class StorageHandle:
             if news is None:
                 self._hang_up()
                 return
+            if isinstance(news, protocol.CompiledFetched):
+                self._fetches.pop(news.name, None)
             self._on_news(news)
 
     def _hang_up(self) -> None:

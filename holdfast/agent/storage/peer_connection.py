@@ -23,7 +23,8 @@ HANDSHAKE_S = 3.0
 SILENCE_S = 15.0  # without a byte in the middle of something: the other side is gone
 FRAME_BYTES = 64 << 10
 BLOCK_BYTES = 4 << 20
-_MAGIC = b"holdfast-storage-1\n"
+COPIES = b"holdfast-storage-1\n"  # what a connection is for: copies of snapshots
+COMPILED = b"holdfast-compile-1\n"  # and compiled code
 _NONCE_BYTES = 32
 _PROOF_BYTES = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<I")
@@ -39,8 +40,9 @@ class StrangerError(Exception):
 class PeerConnection:
     """An authenticated connection. Every failure is an `OSError`."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, purpose: bytes) -> None:
         self._sock = sock
+        self.purpose = purpose
         sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.patience(SILENCE_S)
@@ -96,19 +98,19 @@ def key_of(token: str) -> bytes:
     return hmac.digest(token.encode(), b"holdfast storage", hashlib.sha256)
 
 
-def dial(address: str, key: bytes) -> PeerConnection:
+def dial(address: str, key: bytes, purpose: bytes = COPIES) -> PeerConnection:
     """Connect to HOST:PORT. Raises `OSError`, `StrangerError`."""
     host, _, port = address.rpartition(":")
     sock = socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_S)
     try:
         end, mine = time.monotonic() + HANDSHAKE_S, os.urandom(_NONCE_BYTES)
-        sock.sendall(_MAGIC + mine)
+        sock.sendall(purpose + mine)
         answer = _read(sock, _NONCE_BYTES + _PROOF_BYTES, end)
         theirs, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
         if not hmac.compare_digest(proof, _proof(key, b"server", mine, theirs)):
             raise StrangerError("wrong token")
         sock.sendall(_proof(key, b"client", mine, theirs))
-        return PeerConnection(sock)
+        return PeerConnection(sock, purpose)
     except BaseException:
         sock.close()
         raise
@@ -117,15 +119,15 @@ def dial(address: str, key: bytes) -> PeerConnection:
 def admit(sock: socket.socket, key: bytes) -> PeerConnection:
     """The other end of `dial`. Raises `OSError`, `StrangerError`."""
     end, mine = time.monotonic() + HANDSHAKE_S, os.urandom(_NONCE_BYTES)
-    hello = _read(sock, len(_MAGIC) + _NONCE_BYTES, end)
-    if hello[: len(_MAGIC)] != _MAGIC:
+    hello = _read(sock, len(COPIES) + _NONCE_BYTES, end)
+    purpose, theirs = hello[: len(COPIES)], hello[len(COPIES) :]
+    if purpose not in (COPIES, COMPILED):
         raise StrangerError("protocol mismatch")
-    theirs = hello[len(_MAGIC) :]
     sock.sendall(mine + _proof(key, b"server", theirs, mine))
     proof = _read(sock, _PROOF_BYTES, end)
     if not hmac.compare_digest(proof, _proof(key, b"client", theirs, mine)):
         raise StrangerError("wrong token")
-    return PeerConnection(sock)
+    return PeerConnection(sock, purpose)
 
 
 def _read(sock: socket.socket, count: int, end: float) -> bytes:

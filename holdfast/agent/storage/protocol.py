@@ -47,6 +47,7 @@ class Setup(StorageMessage, frozen=True, kw_only=True):
     listener: int
     places: tuple[DurablePlace, ...] = ()
     copies: int = 1  # of private parts on other nodes
+    compiled: str = ""  # folder of compiled code; empty: there is none to speak of
 
 
 class Warn(StorageMessage, frozen=True, kw_only=True):
@@ -60,6 +61,14 @@ class Warn(StorageMessage, frozen=True, kw_only=True):
     within_s: float
     node_goes: bool = True
     job_ends: bool = False
+
+
+class FetchCompiled(StorageMessage, frozen=True, kw_only=True):
+    """Bring compiled code here that lies at another node, under HOST:PORT. Answered by
+    `CompiledFetched`."""
+
+    address: str
+    name: str  # of that node
 
 
 # ── storage process → agent ───────────────────────────────────────────────────────────────────
@@ -108,8 +117,26 @@ class SaveFailed(StorageMessage, frozen=True, kw_only=True):
     failures: int  # in a row
 
 
-AnyOrder = Setup | Warn
-AnyNews = NewestAttempt | UrgentSaved | Settled | Committed | SaveFailed
+class CompiledSeen(StorageMessage, frozen=True, kw_only=True):
+    """What there is of compiled code is something else than it was, and no compiler is at it."""
+
+    stamp: str
+
+
+class CompiledFetched(StorageMessage, frozen=True, kw_only=True):
+    """What `FetchCompiled` came to. `why`: not all of it came."""
+
+    name: str
+    count: int
+    size: int
+    seconds: float
+    why: str = ""
+
+
+AnyOrder = Setup | Warn | FetchCompiled
+AnyNews = (
+    NewestAttempt | UrgentSaved | Settled | Committed | SaveFailed | CompiledSeen | CompiledFetched
+)
 
 _orders = msgspec.json.Decoder(AnyOrder)
 _news = msgspec.json.Decoder(AnyNews)
