@@ -9,11 +9,14 @@ runs it by default, or for Accelerate and DeepSpeed with the lines that their in
 They take turns, one job each, as in restart.py: the same moments, the same ranks, one machine, and
 the time from SIGKILL to the first step that a worker of the next attempt has finished. `faster`
 compares a trainer with itself under torchrun: by the time to the first step that had not been
-finished before, because steps that are repeated are lost time as well.
+finished before, because steps that are repeated are lost time as well. `restarts` compares the time
+to the first step of all: those who resume from the same checkpoints repeat the same steps, which
+nobody who restarts them can make shorter.
 """
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from statistics import median
 
@@ -54,7 +57,8 @@ def main() -> None:
         "SIGKILL of one of two ranks → first new step, by trainer",
         {name: {**row(had), **beside(name, kills), **parts(had)} for name, had in kills.items()},
         as_json=args.json,
-        note="Times in seconds; `faster`: caught_up_median of the trainer alone over this one.",
+        note="Times in seconds; `faster`, `restarts`: caught_up_median and median of the trainer "
+        "alone over those of this one.",
     )
 
 
@@ -66,10 +70,12 @@ QUICK_TRAINERS = Plan(kills=QUICK.kills, least_steps=4, most_steps=8, limit_s=60
 
 
 def beside(name: str, kills: dict[str, list[Kill]]) -> Row:
-    """How much faster this is than the same trainer alone."""
-    trainer = name.rpartition(" ")[0]
-    own, here = (_median(kills.get(key, [])) for key in (f"{trainer} {ALONE}", name))
-    return {"faster": round(own / here, 2) if own and here else None}
+    """How much faster this is than the same trainer alone: to a new step, and to any."""
+    alone = kills.get(f"{name.rpartition(' ')[0]} {ALONE}", [])
+    return {
+        "faster": _ratio([k.caught_up_s for k in alone], [k.caught_up_s for k in kills[name]]),
+        "restarts": _ratio([k.took_s for k in alone], [k.took_s for k in kills[name]]),
+    }
 
 
 def parts(kills: list[Kill]) -> Row:
@@ -81,9 +87,9 @@ def parts(kills: list[Kill]) -> Row:
     return {n: median(p[at] for p in known) if known else None for at, n in enumerate(names)}
 
 
-def _median(kills: list[Kill]) -> float | None:
-    took = [kill.caught_up_s for kill in kills if kill.caught_up_s is not None]
-    return median(took) if took else None
+def _ratio(alone: Sequence[float | None], here: Sequence[float | None]) -> float | None:
+    own, ours = ([one for one in took if one is not None] for took in (alone, here))
+    return round(median(own) / median(ours), 2) if own and ours else None
 
 
 def _arguments() -> argparse.Namespace:

@@ -49,6 +49,8 @@ _CALLS = (
     ("torch.cuda.random", "_lazy_init"),
 )
 
+_JOINS = frozenset(("accelerate.state",))  # modules of libraries in which a script joins anyway
+
 Thing = TypeVar("Thing")
 on_exception: list[Callable[[], object]] = []
 """Called before an exception of the script counts."""
@@ -109,19 +111,23 @@ def _make_wait(module: Any, name: str) -> Callable[[], object]:
 def need(what: str) -> None:
     """The script has asked for something that takes a rank: wait for it, and say so once."""
     if _undo:
-        say(
-            f"{_place()} needs the rank ({what}) above join(), so that a warm worker waits there; "
-            "the code below it does not run ahead of time. Move it below join() to restart "
-            "faster."
-        )
+        place = _place()
+        if place is not None:
+            say(
+                f"{place} needs the rank ({what}) above join(), so that a warm worker waits there; "
+                "the code below it does not run ahead of time. Move it below join() to restart "
+                "faster."
+            )
         await_rank(what)
 
 
-def _place() -> str:
-    """The innermost line of the user's own code."""
+def _place() -> str | None:
+    """The innermost line of the user's own code; None where a library has asked that joins."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
+        if frame.f_globals.get("__name__") in _JOINS:
+            return None
         if file != __file__ and not is_library(file):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back

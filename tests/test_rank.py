@@ -100,6 +100,16 @@ def test_rank_0_tells_the_user_once_in_the_first_attempt(
     assert words.count("holdfast") == says
 
 
+def test_a_library_that_joins_for_the_script_asks_without_a_word(tmp_path: Path) -> None:
+    folder = tmp_path / "accelerate"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "state.py").write_text("import os\ndef look(): return os.environ['RANK']")
+    source = "import accelerate.state\nprint(accelerate.state.look())"
+    status, output, words = run(tmp_path, source, told())
+    assert (status, output, words) == (0, ["0"], "")
+
+
 def test_calls_that_need_a_rank_wait_and_are_put_back(tmp_path: Path) -> None:
     torch = tmp_path / "torch"
     torch.mkdir()

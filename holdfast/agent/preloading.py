@@ -31,7 +31,10 @@ from holdfast.agent.script_source import Import
 FORK_SAFE_THREADS = frozenset(("jemalloc_bg_thd",))
 _LOOKUP = ("os", "collections.abc", "_collections_abc")  # modules between environ and who reads it
 _INSTALLED = ("site-packages", "dist-packages")
-_LATER = {"lightning": ("adlfs", "gcsfs", "s3fs")}  # what it imports on the way to its first step
+_LATER = {  # what it imports on the way to its first step
+    "lightning": ("adlfs", "gcsfs", "s3fs"),
+    "accelerate": ("datasets", "torchdata.stateful_dataloader"),
+}
 
 
 class _Watched(os._Environ[str]):

@@ -14,7 +14,12 @@ from typing import NamedTuple
 
 from holdfast.agent.fork_protocol import Program
 
-JOIN = frozenset(("holdfast.train.join", "holdfast.train.session.join", "holdfast.pytrees.join"))
+JOIN = frozenset(
+    (
+        *("holdfast.train.join", "holdfast.train.session.join", "holdfast.pytrees.join"),
+        "holdfast.integrations.accelerate.keep",  # which joins
+    )
+)
 _LOADS_TORCH = frozenset(("torch", "holdfast"))
 _CHANGES = ast.Call | ast.Await | ast.Yield | ast.YieldFrom
 _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -49,7 +54,7 @@ def parsed(program: Program) -> ast.Module:
 
 
 def is_instrumented(program: Program) -> bool:
-    """Whether it calls `holdfast.train.join()`: importing is not joining."""
+    """Whether it calls `holdfast.train.join()`, or what does: importing is not joining."""
     tree = tree_of(program)
     return tree is not None and joins(tree)
 
@@ -71,8 +76,8 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     yield (alias.asname, alias.name) if alias.asname else (root, root)
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 for alias in names:
-                    name = "join" if alias.name == "*" else alias.name
-                    yield alias.asname or name, f"{module}.{name}"
+                    for name in ("join", "keep") if alias.name == "*" else (alias.name,):
+                        yield alias.asname or name, f"{module}.{name}"
             case _:
                 pass
 

@@ -10,10 +10,16 @@
         kept.run.log(loss=loss)
 
 A step is a batch. Anything else with `state_dict()` can be kept as well, under a name of its own.
+
+Where a snapshot waits, `prepare()` leaves out what it would replace: sending the model to all.
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from typing import Any
+
+from accelerate import Accelerator
 
 from holdfast.integrations import drive, place
 from holdfast.train import random_state
@@ -33,7 +39,7 @@ class AcceleratedLoop:
         self._place = place.LoaderPlace(
             place.loader_under(loader), ahead=accelerator.num_processes, reread=reread
         )
-        self._drive = drive.Drive(NAME)
+        self._drive = _taken() or drive.Drive(NAME)
         self.run: Run = self._drive.run
         self.epoch = 0
         """Of the data, counting from 0."""
@@ -81,6 +87,37 @@ class AcceleratedLoop:
 
     def _put_random_back(self) -> None:
         random_state.restore(self._random, self.run.device)
+
+
+_expected: drive.Drive | None = None  # of a loop that is not kept yet, and that a snapshot awaits
+
+
+def _taken() -> drive.Drive | None:
+    global _expected
+    found, _expected = _expected, None
+    return found
+
+
+def _preparing() -> AbstractContextManager[None]:
+    """The script prepares something."""
+    global _expected
+    if _expected is None and drive.snapshots_anywhere():
+        _expected = drive.Drive(NAME)
+    return _expected.unsynced() if _expected is not None else nullcontext()
+
+
+def _wrap() -> None:
+    plain = Accelerator.prepare
+
+    @wraps(plain)
+    def prepare(self: Any, *given: Any, **named: Any) -> Any:
+        with _preparing():
+            return plain(self, *given, **named)
+
+    Accelerator.prepare = prepare
+
+
+_wrap()
 
 
 def _inner(thing: Any) -> Any:

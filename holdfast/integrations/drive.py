@@ -9,12 +9,16 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
 
 from holdfast import rank
 from holdfast.checkpoint.arena import Arena
 from holdfast.errors import Error
+from holdfast.integrations.unsent import Unsent
 from holdfast.train import candidates, placement, session, survival
 from holdfast.train.session import Run, join
 from holdfast.train.state import State
@@ -37,6 +41,7 @@ class Drive:
             kept.refuse(f"the loop is that of {trainer}")
         self._state: State | None = None
         self._steps: Iterator[Any] | None = None
+        self.unsent = Unsent()
 
     def track(self, **objects: Any) -> int:
         """Keep these objects; returns after how many steps they are restored, 0 for none.
@@ -44,12 +49,19 @@ class Drive:
         Raises what `run.track()` and `state.restore()` do.
         """
         self._state = self.run.track(**objects)
-        return self._state.restore()
+        completed = self._state.restore()
+        self.unsent.settle(restored=completed > 0)
+        return completed
 
     def snapshot_waits(self) -> bool:
         """Whether `track()` will restore a snapshot from memory, as far as can be told without what
         is to be tracked; all ranks have to ask."""
         return self.run._parts.snapshot_waits(self.run._ranks)
+
+    def unsynced(self) -> AbstractContextManager[None]:
+        """Models of DDP that are made within are not sent to all ranks, where a snapshot waits; all
+        ranks have to ask."""
+        return self.unsent.making() if self.snapshot_waits() else nullcontext()
 
     @property
     def completed(self) -> int:
@@ -121,6 +133,20 @@ def has_snapshots() -> bool:
     """Whether the memory of this node has snapshots for this rank, of whatever step."""
     arena = placement.descriptor("HOLDFAST_ARENA_FD")
     return arena is not None and bool(candidates.in_memory(Arena(arena)))
+
+
+def snapshots_anywhere() -> bool:
+    """Whether any rank has one, wherever it has; all ranks have to ask, once they can talk."""
+    if not under_holdfast() or is_taken():
+        return False
+    if not dist.is_initialized():
+        return has_snapshots()
+    device = torch.device("cpu")
+    if dist.get_backend() not in ("gloo", "mpi"):
+        device = torch.accelerator.current_accelerator() or device
+    found = torch.tensor([int(has_snapshots())], device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return bool(found.item())
 
 
 def why_not_here() -> str:

@@ -35,6 +35,7 @@ from lightning.pytorch.loops.fit_loop import RestartStage, _FitLoop
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.states import TrainerFn
@@ -105,6 +106,8 @@ class _Fit:
         self._place: place.LoaderPlace | None = None
         self._restored: dict[str, Any] = {}
         self._limit = -1  # steps
+        self._sent: dict[str, Any] = {}
+        self._unsent: dict[str, Any] | None = None  # options of DDP, instead of the strategy's own
         self._goes_on = False  # the epoch under way was begun by an earlier attempt
         trainer = loop.trainer
         self._wraps: list[tuple[Any, str, Callable[..., Any]]] = [
@@ -140,15 +143,32 @@ class _Fit:
                 raise drive.unsupported_setting(NAME, why)
             drive.left_alone(NAME, why)
             self.unwrap()
+            self._take_unsent()
+            if self.drive is not None:
+                self.drive.unsent.settle(restored=False)
             self._load_own()
             plain()
             return
         self._place = place.LoaderPlace(loaders[0], ahead=1, reread=self._reread)
         plain()
 
+    def leave_unsent(self) -> None:
+        """The model that the strategy makes next is not sent to all ranks, if it is one of DDP."""
+        strategy = self._trainer.strategy
+        if isinstance(strategy, DDPStrategy):
+            self._unsent = {"init_sync": False} | strategy._ddp_kwargs
+            self._sent, strategy._ddp_kwargs = strategy._ddp_kwargs, self._unsent
+
+    def _take_unsent(self) -> None:
+        strategy = self._trainer.strategy
+        if self._unsent is not None and self.drive is not None:
+            strategy._ddp_kwargs, self._unsent = self._sent, None
+            self.drive.unsent.take(strategy.model)
+
     def _begin(self, plain: Callable[[], None]) -> None:
         assert self._place is not None
         self.drive = self.drive or drive.Drive(NAME)
+        self._take_unsent()
         step = self.drive.track(**self._objects())
         if step:
             self._put_back(self._restored)
@@ -369,20 +389,17 @@ def _hooks_read(trainer: Any) -> bool:
     return any(is_overridden(name, one, kind) for name, one, kind in mine)
 
 
-def _leaves_unread(trainer: Any, path: Any, read: Callable[[], None]) -> bool:
-    """Whether a snapshot waits that makes reading a checkpoint superfluous."""
-    here = drive.under_holdfast() and drive.has_snapshots()
+def _awaited(trainer: Any) -> _Fit | None:
+    """The training whose snapshot makes reading a checkpoint superfluous, if there is one."""
+    here = drive.under_holdfast() and not drive.is_taken() and drive.has_snapshots()
     if _hooks_read(trainer) or not trainer.strategy.reduce_boolean_decision(here, all=False):
-        return False
+        return None
     callback = _callback_of(trainer)
     if callback is None:
-        return False
+        return None
     fit = callback.kept = _Fit(trainer.fit_loop, callback.reread, callback.asked)
     fit.drive = drive.Drive(NAME)
-    if not fit.drive.snapshot_waits():
-        return False
-    fit.own, fit.own_path = read, path
-    return True
+    return fit if fit.drive.snapshot_waits() else None
 
 
 def _kept_by(trainer: Any) -> tuple[FitCallback, _Fit] | None:
@@ -404,7 +421,12 @@ def _wrap() -> None:
     def _restore_modules_and_callbacks(self: Any, path: Any = None, *given: Any) -> None:
         read = partial(plain_read, self, path, *given)
         fits = self.trainer.state.fn == TrainerFn.FITTING
-        if not (path and fits and _leaves_unread(self.trainer, path, read)):
+        fit = _awaited(self.trainer) if fits else None
+        if fit is not None:
+            fit.leave_unsent()
+        if fit is not None and path:
+            fit.own, fit.own_path = read, path
+        else:
             read()
 
     @wraps(plain)

@@ -19,6 +19,7 @@ the object and not on the class; which ones are there is looked at before the fi
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial, wraps
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 import transformers.trainer
 from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer import _is_peft_model
 from transformers.trainer_callback import ExportableState
 
 from holdfast.integrations import drive, place, switch
@@ -33,6 +35,7 @@ from holdfast.train import random_state
 
 NAME = "transformers.Trainer"
 LEAST, BELOW = (5, 0), (6, 0)
+_TRAINS = "transformers.trainer", "train"
 _OURS = "holdfast"  # what the Trainer takes for a checkpoint to resume from
 _NEEDED = (
     *("_inner_training_loop", "_init_training_state", "_prepare_for_training", "_run_epoch"),
@@ -80,6 +83,8 @@ class _Kept:
         self._loss: Any = None
         self._tokens = 0
         self._log = LogText()
+        self.unread: Callable[[], None] | None = None
+        """Reads a model of the Trainer's that was left unread, because a snapshot waits."""
         self.wrapped: dict[str, Callable[..., Any]] = {
             "get_train_dataloader": self._get_train_dataloader,
             "_init_training_state": self._init_training_state,
@@ -126,8 +131,10 @@ class _Kept:
                 raise drive.unsupported_setting(NAME, why)
             drive.left_alone(NAME, why)
             self.unwrap()
+            self._read()
             return own
-        self._prepared = self._plain["_prepare_for_training"](max_steps, self._loader, None)
+        with self.drive.unsynced():
+            self._prepared = self._plain["_prepare_for_training"](max_steps, self._loader, None)
         ahead = getattr(trainer.accelerator.state, "num_processes", 1)
         loader = place.loader_under(self._prepared[1])
         self._place = place.LoaderPlace(loader, ahead=ahead, reread=self._callback.reread)
@@ -144,10 +151,16 @@ class _Kept:
     def _load_own(self, checkpoint: str) -> None:
         """As `_prepare_for_training` does; nobody reads it where a snapshot is restored."""
         trainer = self._trainer
+        self._read()
         if trainer.is_fsdp_enabled:
             trainer._load_from_checkpoint(checkpoint, trainer.model_wrapped)
         trainer._load_optimizer_and_scheduler(checkpoint)
         trainer._load_scaler(checkpoint)
+
+    def _read(self) -> None:
+        if self.unread is not None:
+            self.unread()
+            self.unread = None
 
     def _objects(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -345,11 +358,34 @@ def _callback_of(trainer: Any) -> Callback | None:
     return found
 
 
-def _keep(trainer: Any, loop: Callable[..., Any], given: Any, named: Any) -> Any:
-    callback = _callback_of(trainer)
+def _leaves_unread(trainer: Any) -> _Kept | None:
+    """The training whose snapshot makes reading a model of the Trainer's superfluous, if there is
+    one. Adapters may be made by being read."""
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or _is_peft_model(trainer.model):
+        return None
+    callback = _callback_of(trainer) if drive.snapshots_anywhere() else None
     if callback is None:
-        return loop(trainer, *given, **named)
+        return None
     kept = callback.kept = _Kept(trainer, callback)
+    return kept if kept.drive.snapshot_waits() else None
+
+
+def _begun(trainer: Any) -> _Kept | None:
+    """What keeps this training."""
+    ours = (one for one in trainer.callback_handler.callbacks if isinstance(one, Callback))
+    begun = next((one.kept for one in ours if one.kept is not None), None)
+    if begun is not None:
+        return begun
+    callback = _callback_of(trainer)
+    if callback is not None:
+        callback.kept = _Kept(trainer, callback)
+    return callback.kept if callback is not None else None
+
+
+def _keep(trainer: Any, loop: Callable[..., Any], given: Any, named: Any) -> Any:
+    kept = _begun(trainer)
+    if kept is None:
+        return loop(trainer, *given, **named)
     vars(trainer).update(kept.wrapped)
     try:
         return loop(trainer, *given, **named)
@@ -358,12 +394,23 @@ def _keep(trainer: Any, loop: Callable[..., Any], given: Any, named: Any) -> Any
 
 
 def _wrap() -> None:
-    plain = Trainer._inner_training_loop
+    plain, plain_read = Trainer._inner_training_loop, Trainer._load_from_checkpoint
     plain_skip = transformers.trainer.skip_first_batches
 
     @wraps(plain)
     def _inner_training_loop(self: Any, *given: Any, **named: Any) -> Any:
         return _keep(self, plain, given, named)
+
+    @wraps(plain_read)
+    def _load_from_checkpoint(self: Any, *given: Any, **named: Any) -> None:
+        read = partial(plain_read, self, *given, **named)
+        caller = sys._getframe(1)
+        trains = (caller.f_globals.get("__name__"), caller.f_code.co_name) == _TRAINS
+        kept = _leaves_unread(self) if trains and not drive.is_taken() else None
+        if kept is None:
+            read()
+        else:
+            kept.unread = read
 
     @wraps(plain_skip)
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
@@ -374,6 +421,7 @@ def _wrap() -> None:
         return dataloader
 
     Trainer._inner_training_loop = _inner_training_loop
+    Trainer._load_from_checkpoint = _load_from_checkpoint
     transformers.trainer.skip_first_batches = skip_first_batches
 
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast.integrations.unsent import Unsent
 from holdfast.train.parallel import data_parallel, spread
 from tests.patience import PATIENCE_S
 from tests.train.forks import FORKS
@@ -65,6 +66,24 @@ def spreads(rank: int, _: dict[str, Any]) -> None:
     assert (net.weight == 5).all() and (net.running_mean == 7).all()
 
 
+def unsent_is_settled(rank: int, _: dict[str, Any]) -> None:
+    """What a snapshot has not restored is sent: buffers that it has not, or, where there was none,
+    everything, also by the first use of the model."""
+    for restored, by_use in ((True, False), (False, False), (False, True)):
+        net = torch.nn.BatchNorm1d(3).eval()
+        torch.nn.init.constant_(net.weight, rank + 5.0)
+        net.register_buffer("scratch", torch.full((1,), rank + 7.0), persistent=False)
+        unsent = Unsent()
+        with unsent.making():
+            wrapped = DistributedDataParallel(net)
+        assert net.weight[0] == rank + 5, "not sent yet"
+        if by_use:
+            wrapped(torch.ones(2, 3))
+        unsent.settle(restored=restored)
+        assert net.scratch == 7 and net.weight[0] == (rank if restored else 0) + 5
+    assert "making" not in DistributedDataParallel.__init__.__qualname__
+
+
 def on_every_rank(folder: Path, world_size: int, check: Any, **options: Any) -> None:
     """Run a check in this many processes of one process group."""
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
@@ -117,3 +136,7 @@ def test_gradients_are_those_of_plain_ddp(tmp_path: Path, options: dict[str, Any
 
 def test_everybody_gets_the_parameters_and_buffers_of_rank_0(tmp_path: Path) -> None:
     on_every_rank(tmp_path, 3, spreads)
+
+
+def test_a_model_that_was_not_sent_is_settled_before_it_is_used(tmp_path: Path) -> None:
+    on_every_rank(tmp_path, 2, unsent_is_settled)
