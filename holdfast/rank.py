@@ -56,8 +56,12 @@ on_exception: list[Callable[[], object]] = []
 """Called before an exception of the script counts."""
 on_rank: list[Callable[[], object]] = []
 """Called when the rank of a worker that ran ahead has come, before its script goes on."""
+while_waiting: list[Callable[[int], object]] = []
+"""Called when a worker begins to wait for its rank, with the socket on which that will come; the
+last one first."""
 _undo: list[Callable[[], object]] = []  # what `run_ahead` has set up
 _unsaid: list[str] = []
+_prepares = False  # what needs the rank is none of the script's lines
 
 
 class _Waiting(os._Environ[str]):
@@ -111,7 +115,7 @@ def _make_wait(module: Any, name: str) -> Callable[[], object]:
 def need(what: str) -> None:
     """The script has asked for something that takes a rank: wait for it, and say so once."""
     if _undo:
-        place = _place()
+        place = _place() if not _prepares else None
         if place is not None:
             say(
                 f"{place} needs the rank ({what}) above join(), so that a warm worker waits there; "
@@ -151,11 +155,21 @@ def await_rank(where: str = "join()") -> None:
         _tell(text)
 
 
+def _prepare(control: int) -> None:
+    """Do what can be done meanwhile. What needs the rank itself waits for it as ever."""
+    global _prepares
+    _prepares = True
+    for act in _emptied(while_waiting):
+        act(control)
+    _prepares = False
+
+
 def _line_on(control: int, where: str) -> bytes:
     """Empty where the agent has hung up, having read what we said or not."""
     with socket.socket(fileno=os.dup(control)) as sock:
         with contextlib.suppress(BrokenPipeError):
             sock.send(f"{where}\n".encode())
+        _prepare(control)
         with contextlib.suppress(ConnectionResetError):
             return sock.recv(LINE_BYTES, socket.MSG_PEEK)
     return b""

@@ -18,7 +18,7 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast import bundles, compiled_code, meeting
+from holdfast import bundles, compiled_code, learned_imports, meeting
 from holdfast.agent import environment, looks
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
@@ -165,6 +165,8 @@ class Agent:
         told |= datasets.variables(job, own)
         if not job.uses_torch:
             told[meeting.KEY] = meeting.key_from((me.folder / "token").read_text())
+        if job.warm.preload_imports:
+            told[learned_imports.FILE] = str(me.folder / "imports.json")
         env = environment.node_environment(job, me.node, count, environ, told)
         setup = protocol.Setup(
             node=me.node,

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, NoReturn
 from holdfast import (
     flight_recorder,
     group_end,
+    learned_imports,
     optimizer_steps,
     rank,
     step_profile,
@@ -66,10 +67,12 @@ def become(born: ForkedChild) -> None:
             _serve_store(born.order, born.fds["report"])
         case fork_protocol.ChildKind.EXEC:
             _execute(born, page_fd)
-        case fork_protocol.ChildKind.RUN:
+        case fork_protocol.ChildKind.RUN | fork_protocol.ChildKind.WAIT:
             if "control" in born.fds:
                 rank.run_ahead()
-                rank.on_rank.append(partial(begin_in, os.getpid()))
+                rank.while_waiting.append(learned_imports.load_while_waiting)
+                if born.order.kind is fork_protocol.ChildKind.RUN:
+                    rank.on_rank.append(partial(begin_in, os.getpid()))
     page = Page(page_fd) if page_fd is not None else None
     if page is not None:
         page.end_lock.hold()
@@ -78,6 +81,8 @@ def become(born: ForkedChild) -> None:
     rank.on_rank.append(late_rank.settle)
     if born.order.kind is fork_protocol.ChildKind.WAIT:
         rank.await_rank("its start")
+    if page is not None:
+        learned_imports.watch(is_library)
     if page is not None and born.program.instrument:
         optimizer_steps.observe(page, _step_ended)
         step_profile.watch(page)
@@ -92,6 +97,7 @@ def become(born: ForkedChild) -> None:
 
 
 def _step_ended(count: int) -> None:
+    learned_imports.step_ended()
     flight_recorder.step_ended(count)
     step_profile.step_ended(count)
 

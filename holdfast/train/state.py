@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from holdfast import step_profile
+from holdfast import learned_imports, step_profile
 from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.events import Milestone
@@ -127,6 +127,7 @@ class State:
                 raise
             self._complete_step(began, total)
             step_profile.step_ended(self.completed)
+            learned_imports.step_ended()
 
     def _enter_step(self, total: int) -> None:
         snapshots, able = self._snapshots, True

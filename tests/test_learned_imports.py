@@ -1,0 +1,121 @@
+"""What one process imports until its first step, the next one imports while it waits for a rank."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.messages import Assignment
+from tests.patience import PATIENCE_S
+
+TRAINS = """
+import os, sys
+from holdfast import learned_imports
+learned_imports.watch(lambda place: {library!r} in place or place in ("built-in", "frozen"))
+{script}
+learned_imports.step_ended()
+learned_imports.step_ended()
+"""
+WAITS = """
+import os, sys
+from holdfast import learned_imports, rank
+rank.run_ahead()
+rank.while_waiting.append(lambda control: os.write(control, b"done\\n"))
+rank.while_waiting.append(learned_imports.load_while_waiting)
+{above}
+rank.await_rank()
+print(os.environ["RANK"], *[name for name in {names!r} if name in sys.modules])
+"""
+NAMES = ("lib_one", "lib_one.part", "lib_two", "lib_bad", "own")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With libraries, one of which fails the second time and one of which asks for the rank, and a
+    module of the user's."""
+    library = tmp_path / "library"
+    (library / "lib_one").mkdir(parents=True)
+    (library / "lib_one" / "__init__.py").write_text("import own")
+    (library / "lib_one" / "part.py").write_text("import os; RANK = os.environ.get('RANK')")
+    (library / "lib_two.py").write_text("import os; SAW = os.environ.get('SEEN')")
+    bad = "import os, sys\nif 'HOLDFAST_CONTROL_FD' in os.environ: sys.exit('twice')"
+    (library / "lib_bad.py").write_text(bad)
+    (tmp_path / "own.py").write_text("")
+    return tmp_path
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(folder / "library"), str(folder), *sys.path])
+    return {
+        **os.environ, "PYTHONPATH": path, "HOLDFAST_IMPORTS": str(folder / "list"), **more
+    }  # fmt: skip
+
+
+def train(folder: Path, script: str) -> None:
+    source = TRAINS.format(script=script, library=str(folder / "library"))
+    command = [sys.executable, "-c", source]
+    subprocess.run(command, cwd=folder, env=environment(folder), check=True)
+
+
+def wait(folder: Path, above: str = "", *, lines: int = 2) -> list[str]:
+    """What a process has that was told its rank once it had said so many lines: the first one where
+    it waits, the second one that a library wants the rank or that there is no more to be done."""
+    ours, theirs = socket.socketpair()
+    control = str(theirs.fileno())
+    with ours:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITS.format(above=above, names=NAMES)],
+            cwd=folder, env=environment(folder, HOLDFAST_CONTROL_FD=control),
+            pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        theirs.close()
+        with ours.makefile("rb") as said:
+            assert all(said.readline() for _ in range(lines))
+        told = Assignment(
+            attempt=2, rank=1, local_rank=1, world_size=2, redo_until=0, env={"RANK": "1"}
+        )
+        ours.sendall(msgspec.json.encode(told) + b"\n")
+        output, words = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and words == "", words
+    return output.split()
+
+
+def test_libraries_are_imported_ahead_and_modules_of_the_user_only_where_these_want_them(
+    folder: Path,
+) -> None:
+    train(folder, "import lib_bad, own, lib_two, lib_one.part")
+    (names,) = json.loads((folder / "list").read_text()).values()
+    assert {"lib_one", "lib_one.part", "lib_two"} <= {*names} and "own" not in names
+    assert wait(folder) == ["1", "lib_one", "lib_one.part", "lib_two", "own"]
+
+
+def test_what_follows_a_change_of_the_environment_is_imported_only_after_the_same_change(
+    folder: Path,
+) -> None:
+    train(folder, "import lib_one\nos.environ['SEEN'] = '1'\nimport lib_two")
+    assert wait(folder) == ["1", "lib_one", "own"]
+    assert wait(folder, "os.environ['SEEN'] = '1'") == ["1", "lib_two"]
+    assert wait(folder, "os.environ['SEEN'] = '2'") == ["1"]
+    assert wait(folder, "sys.path.append('/x'); os.environ['SEEN'] = '1'") == ["1"]
+
+
+def test_a_list_grows_and_one_that_is_damaged_is_none(folder: Path) -> None:
+    train(folder, "import lib_one")
+    train(folder, "import lib_two")
+    assert wait(folder) == ["1", "lib_one", "lib_two", "own"]
+    (folder / "list").write_text('{"a": 1}')
+    assert wait(folder) == ["1"]
+
+
+def test_once_the_rank_has_come_the_script_imports_what_it_still_wants(folder: Path) -> None:
+    train(folder, "import lib_one.part, lib_two")
+    assert wait(folder) == ["1", "lib_one", "lib_one.part", "own"], "lib_two follows the rank"
+
+
+def test_without_a_list_the_rank_is_waited_for(folder: Path) -> None:
+    assert wait(folder, lines=1) == ["1"]
