@@ -22,9 +22,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.files import read_plain
 
@@ -48,6 +49,26 @@ class CompiledFile(msgspec.Struct, frozen=True, array_like=True):
     size: int
     mtime_ns: int
     executable: bool
+
+
+class CompiledHere(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What compilers have left on this node has another `stamp` than before; empty: nothing. Said
+    again on each connection.
+
+    `folder`: where it lies, the same for all that see that folder. `machine`: for what it is.
+    `address`: who hands it out, HOST:PORT."""
+
+    folder: Annotated[str, Meta(max_length=64)]
+    machine: Annotated[str, Meta(max_length=64)]
+    address: Annotated[str, Meta(max_length=300)]
+    stamp: Annotated[str, Meta(max_length=64)] = ""
+
+
+class TakeCompiled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The member of this name has compiled what you may need: get it there, in the background."""
+
+    name: str
+    address: str
 
 
 def listed(folder: Path, most_bytes: int = MOST_BYTES) -> tuple[CompiledFile, ...]:

@@ -93,7 +93,7 @@ def watch(is_library: Callable[[str], bool]) -> None:
     global _seen
     if FILE in os.environ:
         _seen = _Seen(is_library)
-        sys.meta_path.insert(0, _seen)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _seen)
 
 
 def step_ended() -> None:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.collectives import RECENT_MAX, GroupLog, RankTimes
+from holdfast.compiled_code import CompiledHere, TakeCompiled
 from holdfast.digests import ReplicaDigest, StepsToRepeat
 from holdfast.events import (
     Broken,
@@ -271,19 +272,6 @@ class AskCode(Message, frozen=True, kw_only=True):
     offset: Count = 0
 
 
-class CompiledHere(Message, frozen=True, kw_only=True):
-    """What compilers have left on this node has another `stamp` than before; empty: nothing. Said
-    again on each connection.
-
-    `folder`: where it lies, the same for all that see that folder. `machine`: for what it is.
-    `address`: who hands it out, HOST:PORT."""
-
-    folder: Annotated[str, Meta(max_length=64)]
-    machine: Annotated[str, Meta(max_length=64)]
-    address: Annotated[str, Meta(max_length=300)]
-    stamp: Annotated[str, Meta(max_length=64)] = ""
-
-
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
 
 
@@ -453,13 +441,6 @@ class CodePart(Message, frozen=True, kw_only=True):
     data: bytes = b""
     size: int = 0
     why: str = ""
-
-
-class TakeCompiled(Message, frozen=True, kw_only=True):
-    """The member of this name has compiled what you may need: get it there, in the background."""
-
-    name: str
-    address: str
 
 
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────

@@ -76,7 +76,7 @@ def test_a_link_in_the_folder_is_not_followed_out_of_it(tmp_path: Path) -> None:
 def test_what_arrives_is_there_once_it_is_whole_and_replaces_nothing(tmp_path: Path) -> None:
     file = CompiledFile("inductor/ab/c.so", 4, 7, True)
     with pytest.raises(TypeError), compiled_code.arriving(tmp_path, file) as opened:
-        opened.write("no bytes")  # type: ignore[arg-type]
+        opened.write("no bytes")  # type: ignore[call-overload]
     assert compiled_code.lacking(tmp_path, [file]) == [file]
     for content in (b"ours", b"late"):
         with compiled_code.arriving(tmp_path, file) as opened:

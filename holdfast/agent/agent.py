@@ -63,6 +63,7 @@ from holdfast.agent.witness import api_answers
 from holdfast.agent.workers import Worker, Workers
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.storage_page import StoragePage
+from holdfast.compiled_code import TakeCompiled
 from holdfast.events import NodeUnfit, Progress
 from holdfast.messages import (
     PROTOCOL,
@@ -79,7 +80,6 @@ from holdfast.messages import (
     RepeatStep,
     Start,
     Stop,
-    TakeCompiled,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,

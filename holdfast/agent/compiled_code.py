@@ -12,7 +12,7 @@ from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.notes import note
 from holdfast.agent.storage import protocol
 from holdfast.agent.storage.handle import StorageHandle
-from holdfast.messages import CompiledHere, TakeCompiled
+from holdfast.compiled_code import CompiledHere, TakeCompiled
 
 LOOK_S = 5.0
 

@@ -22,6 +22,7 @@ from websockets.exceptions import WebSocketException
 from holdfast import tls
 from holdfast.agent.fact_queue import FactQueue
 from holdfast.agent.notes import note
+from holdfast.compiled_code import TakeCompiled
 from holdfast.events import NodeReady
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
@@ -42,7 +43,6 @@ from holdfast.messages import (
     Report,
     Start,
     Stop,
-    TakeCompiled,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,

@@ -97,7 +97,6 @@ class _Fit:
         self._asked = asked
         self._loop, self._epoch_loop = loop, loop.epoch_loop
         self._trainer = loop.trainer
-        self._logged = loop.trainer._logger_connector
         self._reread = reread
         self.drive: drive.Drive | None = None
         self.own: Callable[[], None] | None = None
@@ -106,8 +105,7 @@ class _Fit:
         self._place: place.LoaderPlace | None = None
         self._restored: dict[str, Any] = {}
         self._limit = -1  # steps
-        self._sent: dict[str, Any] = {}
-        self._unsent: dict[str, Any] | None = None  # options of DDP, instead of the strategy's own
+        self._sent: dict[str, Any] | None = None  # the strategy's own options of DDP, set aside
         self._goes_on = False  # the epoch under way was begun by an earlier attempt
         trainer = loop.trainer
         self._wraps: list[tuple[Any, str, Callable[..., Any]]] = [
@@ -156,13 +154,13 @@ class _Fit:
         """The model that the strategy makes next is not sent to all ranks, if it is one of DDP."""
         strategy = self._trainer.strategy
         if isinstance(strategy, DDPStrategy):
-            self._unsent = {"init_sync": False} | strategy._ddp_kwargs
-            self._sent, strategy._ddp_kwargs = strategy._ddp_kwargs, self._unsent
+            self._sent = strategy._ddp_kwargs
+            strategy._ddp_kwargs = {"init_sync": False} | self._sent
 
     def _take_unsent(self) -> None:
         strategy = self._trainer.strategy
-        if self._unsent is not None and self.drive is not None:
-            strategy._ddp_kwargs, self._unsent = self._sent, None
+        if self._sent is not None and self.drive is not None:
+            strategy._ddp_kwargs, self._sent = self._sent, None
             self.drive.unsent.take(strategy.model)
 
     def _begin(self, plain: Callable[[], None]) -> None:
@@ -213,7 +211,7 @@ class _Fit:
         self._epoch_loop._batches_that_stepped = kept["stepped"]
         call._call_callbacks_load_state_dict(self._trainer, {"callbacks": kept["callbacks"]})
         for name, metrics in kept["metrics"].items():
-            getattr(self._logged, name).update(metrics)
+            getattr(self._trainer._logger_connector, name).update(metrics)
         assert self._place is not None
         self._place.load_state_dict(kept["place"])
         self._place.after_resume = self._restore_random
@@ -245,7 +243,7 @@ class _Fit:
         self._goes_on = False
         for one in self._restored["logged"]:
             _log_again(self._epoch_loop._results, one, self._trainer.strategy.reduce)
-        self._logged._first_loop_iter = True
+        self._trainer._logger_connector._first_loop_iter = True
         if self._epoch_loop.done:
             assert self._place is not None
             self._place.forget()
@@ -288,7 +286,9 @@ class _Fit:
             "progress": {n: one.state_dict() for n, one in _progress_of(self._loop, "fit")},
             "stepped": self._epoch_loop._batches_that_stepped,
             "callbacks": call._call_callbacks_state_dict(self._trainer),
-            "metrics": {name: dict(getattr(self._logged, name)) for name in _METRICS},
+            "metrics": {
+                name: dict(getattr(self._trainer._logger_connector, name)) for name in _METRICS
+            },
             "logged": _logged(self._epoch_loop._results),
             "place": self._place.state_dict(),
             "random": random_state.capture(self.drive.run.device),

@@ -83,7 +83,7 @@ class _Kept:
         self._loss: Any = None
         self._tokens = 0
         self._log = LogText()
-        self.unread: Callable[[], None] | None = None
+        self.read_unread: Callable[[], object] = lambda: None
         """Reads a model of the Trainer's that was left unread, because a snapshot waits."""
         self.wrapped: dict[str, Callable[..., Any]] = {
             "get_train_dataloader": self._get_train_dataloader,
@@ -131,7 +131,7 @@ class _Kept:
                 raise drive.unsupported_setting(NAME, why)
             drive.left_alone(NAME, why)
             self.unwrap()
-            self._read()
+            self.read_unread()
             return own
         with self.drive.unsynced():
             self._prepared = self._plain["_prepare_for_training"](max_steps, self._loader, None)
@@ -151,16 +151,11 @@ class _Kept:
     def _load_own(self, checkpoint: str) -> None:
         """As `_prepare_for_training` does; nobody reads it where a snapshot is restored."""
         trainer = self._trainer
-        self._read()
+        self.read_unread()
         if trainer.is_fsdp_enabled:
             trainer._load_from_checkpoint(checkpoint, trainer.model_wrapped)
         trainer._load_optimizer_and_scheduler(checkpoint)
         trainer._load_scaler(checkpoint)
-
-    def _read(self) -> None:
-        if self.unread is not None:
-            self.unread()
-            self.unread = None
 
     def _objects(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -410,7 +405,7 @@ def _wrap() -> None:
         if kept is None:
             read()
         else:
-            kept.unread = read
+            kept.read_unread = read
 
     @wraps(plain_skip)
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:

@@ -36,7 +36,7 @@ class Unsent:
             plain(model, *given, **{"init_sync": False, **named})
             self.take(model)
 
-        DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign]
+        DistributedDataParallel.__init__ = __init__  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:

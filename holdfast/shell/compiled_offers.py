@@ -10,8 +10,8 @@ from node to node and never through here.
 from collections import defaultdict
 from collections.abc import Callable
 
+from holdfast.compiled_code import CompiledHere, TakeCompiled
 from holdfast.controller import State
-from holdfast.messages import CompiledHere, TakeCompiled
 
 STAMPS_MAX = 16  # that a node is told of: parts of a pipeline compile different code
 

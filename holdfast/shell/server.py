@@ -27,12 +27,12 @@ from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
 
 from holdfast import tls
+from holdfast.compiled_code import CompiledHere
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
     ApiSeen,
     AskCode,
-    CompiledHere,
     EntryTimes,
     EvidenceReply,
     Fact,

@@ -29,6 +29,7 @@ from holdfast.actions import (
     StopAttempt,
     Survey,
 )
+from holdfast.compiled_code import CompiledHere
 from holdfast.controller import Controller
 from holdfast.events import (
     AnyEvent,
@@ -47,7 +48,6 @@ from holdfast.messages import (
     AskStacks,
     AskStatus,
     CodePart,
-    CompiledHere,
     Done,
     EntryTimes,
     EvidenceReply,

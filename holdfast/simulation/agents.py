@@ -1,9 +1,8 @@
 """Agents in a simulated world: what `holdfast.agent` does, at the level of messages.
 
-The rules are those of the real one: an order to start counts only if it is newer than any start or
-stop seen, an order to stop is always answered, facts are numbered and kept until acknowledged, and
-sent again after each reconnect. Its processes are runs of the `GroundTruth`; its heartbeat is not
-sent but looked up, because a day of it would be millions of messages.
+Rules of the real one: a start counts only if it is newer than any start or stop seen, a stop is
+always answered, facts are numbered, and sent again after each reconnect until acknowledged. Its
+processes are runs of the `GroundTruth`; its heartbeat is looked up, as a day would be millions.
 """
 
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Protocol, assert_never
 
 from holdfast.agent.fact_queue import FactQueue
 from holdfast.agent.journal_replica import JournalReplica
+from holdfast.compiled_code import TakeCompiled
 from holdfast.events import (
     HealthChanged,
     NodeLeft,
@@ -42,7 +42,6 @@ from holdfast.messages import (
     Stacks,
     Start,
     Stop,
-    TakeCompiled,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,

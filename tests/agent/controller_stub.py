@@ -24,6 +24,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.sync.server import Server, ServerConnection, serve
 
+from holdfast.compiled_code import CompiledHere
 from holdfast.events import NodeReady, Store, WorkerExited
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
@@ -31,7 +32,6 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     AskStatus,
-    CompiledHere,
     EntryTimes,
     EvidenceReply,
     Fact,

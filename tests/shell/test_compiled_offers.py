@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.messages import CompiledHere, TakeCompiled
+from holdfast.compiled_code import CompiledHere, TakeCompiled
 from holdfast.shell.compiled_offers import STAMPS_MAX, CompiledOffers
 
 

@@ -69,7 +69,7 @@ class Storage:
             [Arena(fd) for fd in setup.arenas], self._storage_pages, key, self._compiled.hand_out
         )
         listener = socket.socket(fileno=setup.listener)
-        self._server = threading.Thread(target=copy_server.serve, args=(listener,), daemon=True)
+        threading.Thread(target=copy_server.serve, args=(listener,), daemon=True).start()
         pool = pool_for(setup.arenas)
         pairs = zip((Arena(fd) for fd in setup.arenas), self._storage_pages, strict=True)
         self._copy_senders = [
@@ -88,7 +88,6 @@ class Storage:
 
     def serve(self) -> None:
         """Until the agent is gone."""
-        self._server.start()
         self._compiled.start()
         if self._tier_savers:
             threading.Thread(target=self._tell_attempt, daemon=True).start()
