@@ -17,7 +17,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,8 @@ from holdfast import rank
 from holdfast.files import read_plain
 
 FILE = "HOLDFAST_IMPORTS"
+FOLLOWED_BY = {"torch._inductor.compile_fx": "holdfast.train.compiler_ahead"}
+"""What finds out ahead what a library otherwise finds out when it is first used."""
 LOOK_S = 0.5  # between two looks for a list that is not there yet
 MOST = 20_000
 _APART = ("HOLDFAST_", "TORCHELASTIC_", "GLOO_SOCKET_IFNAME", "ACCELERATE_")  # set by us, by it
@@ -132,12 +134,19 @@ def load_while_waiting(control: int) -> None:
     while not path.is_file():
         if FILE not in os.environ or _has_come(control, LOOK_S):
             return
-    for name in _known(path).get(surroundings(), ()):
+    for name in _with_what_follows(_known(path).get(surroundings(), ())):
         if name not in sys.modules:
             if _has_come(control, 0):
                 return
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(name)
+
+
+def _with_what_follows(names: Iterable[str]) -> Iterator[str]:
+    yield from names
+    for name, follows in FOLLOWED_BY.items():
+        if name in sys.modules:
+            yield follows
 
 
 def _has_come(control: int, within_s: float) -> bool:

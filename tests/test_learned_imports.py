@@ -94,6 +94,12 @@ def test_libraries_are_imported_ahead_and_modules_of_the_user_only_where_these_w
     assert wait(folder) == ["1", "lib_one", "lib_one.part", "lib_two", "own"]
 
 
+def test_what_a_library_would_find_out_at_its_first_use_is_found_out_ahead(folder: Path) -> None:
+    train(folder, "import lib_one")
+    follows = "learned_imports.FOLLOWED_BY = {'lib_one': 'lib_two', 'lib_bad': 'json.tool'}"
+    assert wait(folder, follows) == ["1", "lib_one", "lib_two", "own"]
+
+
 def test_what_follows_a_change_of_the_environment_is_imported_only_after_the_same_change(
     folder: Path,
 ) -> None:

@@ -3,7 +3,8 @@
 The first block that a process compiles imports Inductor, builds a small library for each set of
 vector instructions that the processor may have, loads it in a process of its own to see whether it
 works, and hashes the source of PyTorch: two seconds, even where all code that it needs is in the
-cache. A forkserver of a job that compiles does that once, for all workers that it forks.
+cache. The forkserver of a job with `parallel.compile` does that once, for all workers that it
+forks; of scripts that call `torch.compile` a worker does while it waits for its rank.
 """
 
 from torch._inductor import codecache, compile_fx, cpu_vec_isa
