@@ -95,7 +95,7 @@ def stop(
     processes are of use, if the job keeps any and the attempt has come so far that there is a
     snapshot; after a fault on the way there all are replaced."""
     state.move(phase, why)
-    state.stopped = False
+    state.stopped, state.standstill = False, ""
     state.leave_deadline = state.quiet_deadline = state.sizing.grow_deadline = None
     state.wait_deadline = state.sizing.shrink_deadline = None
     state.sizing.stop_at = state.now
@@ -148,6 +148,7 @@ def end(state: State, outcome: Outcome, why: str) -> list[AnyAction]:
     state.start_deadline = state.wait_deadline = state.sizing.shrink_deadline = None
     state.sizing.grow_deadline = None
     state.leave_deadline = state.quiet_deadline = state.recheck_at = None
+    state.standstill = ""
     if outcome is Outcome.SUCCEEDED:
         incidents.close(state)
     incidents.note(state, "EndJob", why)

@@ -14,6 +14,7 @@ from holdfast.events import (
     NodeLostReason,
     Progress,
     Progressed,
+    StopRequested,
 )
 from tests.controller.test_controller import World, kinds, only, running
 
@@ -86,6 +87,19 @@ def test_ranks_that_hang_after_others_have_ended_well_are_told_and_not_stopped()
     assert world.state.phase is Phase.RUNNING and not world.state.incidents
     why = "; not stopped, because 1 of 2 ranks have exited with status 0"
     assert world.state.standstill == STORY + why
+
+
+def test_why_no_step_was_made_is_forgotten_when_the_attempt_is_stopped_or_the_job_has_ended() -> (
+    None
+):
+    ended, stopped = running(), running()
+    for world in (ended, stopped):
+        world.tell(judged(world, Judgement.SLOW, summary="No step for 3 s", ranks=()))
+    for node, rank in (("a", 0), ("b", 1)):
+        ended.tell(ended.exited(node, rank, exit_code=0))
+    assert (ended.state.phase, ended.state.standstill) == (Phase.SUCCEEDED, "")
+    stopped.tell(StopRequested(by="somebody"))
+    assert (stopped.state.phase, stopped.state.standstill) == (Phase.CLOSING, "")
 
 
 def test_what_is_said_of_an_earlier_attempt_or_one_that_is_being_stopped_counts_no_more() -> None:
