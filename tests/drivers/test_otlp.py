@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.actions import Entry
-from holdfast.controller import IncidentRecord, Limits, State
+from holdfast.controller import IncidentRecord, Limits, Phase, State
 from holdfast.drivers import records
 from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.otlp import export_queue, telemetry
@@ -20,12 +21,14 @@ from holdfast.drivers.otlp.export_queue import ExportQueue
 from holdfast.drivers.otlp.ids import span_id, trace_id, written
 from holdfast.drivers.otlp.sending import Sending
 from holdfast.drivers.otlp.traces import (
+    SETTLES_S,
     IncidentTrace,
     JobIdentity,
     Moments,
     SpanFacts,
     nanoseconds,
     root_of,
+    settled,
 )
 from holdfast.drivers.talk import LISTENER, say
 from holdfast.errors import Error
@@ -242,6 +245,19 @@ def has_failed(state: State) -> None:
         started_at=10.0, detected_at=11.0, ended_at=12.0, nodes=[f"n-{i}" for i in range(100)],
     )  # fmt: skip
     state.incidents.append(record)
+
+
+def test_an_incident_is_told_of_once_the_next_fault_can_change_its_end_no_more() -> None:
+    state = State(limits=Limits(node_count=1), attempt=1)
+    assert settled(state, 12.0) == []
+    has_failed(state)
+    assert settled(state, 12.0 + SETTLES_S / 2) == []
+    assert settled(state, 12.0 + SETTLES_S) == state.incidents
+    open_one = msgspec.structs.replace(state.incidents[0], id=2, ended_at=None)
+    state.incidents.append(open_one)
+    assert settled(state, 99.0) == [], "it may have begun before the first was over"
+    state.phase = Phase.FAILED
+    assert settled(state, 12.0) == state.incidents
 
 
 def test_what_was_taken_is_known_to_the_next_controller_of_this_life_and_no_other(

@@ -76,7 +76,7 @@ class Telemetry:
         self._id = JobIdentity(job.name, books.ledger().start_ms, price)
         self._told, self._kept = _known(self._file, self._id.started_ms), ""
         self._given: set[int] = set()  # incidents whose spans wait, or are taken
-        self._moments = Moments()
+        self._moments, self._unsettled = Moments(), False
         self._notices = Notices(job.name, EVERY_NOTICE, self._told.logs)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -140,7 +140,7 @@ class Telemetry:
         while True:
             self._changed.clear()
             self._look()
-            pending = self._notices.next_look(self._state) is not None
+            pending = self._notices.next_look(self._state) is not None or self._unsettled
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_S if pending else None)
 
@@ -150,13 +150,14 @@ class Telemetry:
         ettr = self._books.goodput().ettr if self._state.ended else 0.0
         for notice in self._notices.look(self._state, ettr, time.time()):
             self._sending.notice(notice)
-        done, known = settled(self._state), self._told.traces | self._given
+        done, known = settled(self._state, time.time()), self._told.traces | self._given
         if new := [one for one in done if one.id not in known]:
             ledger = self._books.ledger()
             for one in new:
                 self._sending.incident(trace_of(one, self._state, ledger, self._moments, self._id))
                 self._given.add(one.id)
-        if len(done) == len(self._state.incidents):
+        self._unsettled = len(done) < len(self._state.incidents)
+        if not self._unsettled:
             self._moments.forget()
         self._keep()
 

@@ -17,6 +17,7 @@ from holdfast.goodput import Ledger
 Value = str | int | float | bool | Sequence[str]
 Attributes = Mapping[str, Value]
 HOUR_S = 3600.0
+SETTLES_S = 3.0  # after the end of an incident
 NAMES_MAX = 32  # of nodes, in one attribute
 FAILED = (Outcome.FAILED, Outcome.GAVE_UP)
 
@@ -116,12 +117,16 @@ class Moments:
         self._found.clear()
 
 
-def settled(state: State) -> list[IncidentRecord]:
+def settled(state: State, now: float) -> list[IncidentRecord]:
     """Incidents whose account will not change. The fault of one that is open may still turn out to
-    have been earlier, and so may the end of the one before."""
-    if state.ended:
+    have been earlier, and so may the end of the one before. So may that of one that has only just
+    ended: the next fault is told a moment after it was."""
+    if state.ended or not state.incidents:
         return list(state.incidents)
-    return state.incidents[: -2 if state.open_incident is not None else None]
+    over = state.incidents[-1].ended_at
+    if over is None:
+        return state.incidents[:-2]
+    return state.incidents[: None if now - over >= SETTLES_S else -1]
 
 
 def trace_of(
