@@ -10,6 +10,7 @@ from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reach
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
+from holdfast.errors import Error
 
 if TYPE_CHECKING:
     from holdfast.spec import Job
@@ -36,20 +37,28 @@ def stop(
         _stop_sweep(sweep, as_json)
         return
     folder = job_folder(name)
-    asked = ask_to_stop(folder, now)
+    killed = stop_job(folder, now)
+    asked = killed is None
     if asked and wait:
         _wait(folder)
-    killed = 0 if asked else _stop_abandoned(folder)
     if as_json:
-        json_result({"job": folder.name, "asked": asked, "killed_count": killed})
+        json_result({"job": folder.name, "asked": asked, "killed_count": killed or 0})
     else:
-        result(_told(folder.name, asked=asked, waited=wait, killed=killed))
+        result(_told(folder.name, asked=asked, waited=wait, killed=killed or 0))
 
 
-def _stop_abandoned(folder: Path) -> int:
+def stop_job(folder: Path, now: bool) -> int | None:
+    """Ask the job's controller to stop it, or do it if there is none: then the number of processes
+    that were killed. One that has just taken the job over is asked."""
     from holdfast.drivers.local import stop_abandoned
 
-    return stop_abandoned(folder, "holdfast stop")
+    while not ask_to_stop(folder, now):
+        try:
+            return stop_abandoned(folder, "holdfast stop")
+        except Error as error:
+            if error.slug != "job-running":
+                raise
+    return None
 
 
 def _sweep(name: str) -> "Job | None":

@@ -18,7 +18,7 @@ from holdfast.agent.environment import worker_count
 from holdfast.cli import controller
 from holdfast.cli.controller import Where
 from holdfast.cli.output import count, json_result, result, table, talk
-from holdfast.cli.stop import ask_to_stop
+from holdfast.cli.stop import stop_job
 from holdfast.drivers import records, sweeps
 from holdfast.errors import Error, ExitStatus
 from holdfast.planning.trials import SweepTrial, trials_of
@@ -153,15 +153,24 @@ class _TrialStarter:
 
 
 def stop_trials(trials: list[SweepTrial]) -> int:
-    """Ask every trial that runs to stop, and wait until all have; how many."""
-    folders = [records.job_dir(one.job.name) for one in trials]
-    asked = [folder for folder in folders if folder.exists() and ask_to_stop(folder, now=False)]
+    """Stop every trial that runs, or whose controller has died, and wait until all have; how
+    many."""
+    folders = [records.job_dir(one.job.name) for one in trials if _is_open(one.job.name)]
+    asked = [folder for folder in folders if stop_job(folder, now=False) is None]
     if asked:
         talk(f"asked {count(len(asked), 'trial', 'trials')} to stop; waiting until they have")
     for folder in asked:
         while records.controller_alive(folder):
             time.sleep(POLL_S)
-    return len(asked)
+    return len(folders)
+
+
+def _is_open(name: str) -> bool:
+    """Whether it may have processes; also one whose record is damaged."""
+    try:
+        return sweeps.phase_of(name) in (sweeps.RUNNING, sweeps.LOST)
+    except Error:
+        return True
 
 
 def stop_sweep(job: Job) -> int:

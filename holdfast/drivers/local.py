@@ -105,29 +105,47 @@ def require_unended(folder: Path) -> None:
 
 def stop_abandoned(folder: Path, by: str) -> int:
     """End a job whose controller has died: kill what it left running, then record that the job was
-    stopped. Returns the number of processes killed.
+    stopped. Returns the number of processes killed. The job's lock is held meanwhile, so that no
+    new controller adopts nodes that are about to be killed, and none loses its own.
 
-    Raises `Error` process-stuck. A record that cannot be written, or is another controller's by
-    now, is told and stays as it is.
+    Raises `Error` job-running if a controller has it, process-stuck. A record that cannot be
+    written is told and stays as it is.
     """
-    with engines.opened(folder) as engine:
-        nodes = tuple(agent.node for agent in engine.living())
-        fenced = engine.clear()
-    remedy = f"holdfast stop {folder.name}   (once the process has exited)"
-    require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
-    try:
-        job = records.load_job(folder)
-        with records.locked(folder):
-            if records.state_of(folder).ended:
-                return fenced.killed
-            records.require_same_job(folder, job)
-            controller, book = replay(folder / records.JOURNAL, Limits.of(job))
-            with contextlib.closing(book):
-                _record_stop(controller, book, nodes, by)
-    except (Error, OSError) as error:
-        why = f"{error.what}: {error.why}" if isinstance(error, Error) else str(error)
-        say(f"the record of {folder.name} does not say that it was stopped: {why}")
+    with contextlib.ExitStack() as held:
+        unwritable = _locked_if_possible(folder, held)
+        with engines.opened(folder) as engine:
+            nodes = tuple(agent.node for agent in engine.living())
+            fenced = engine.clear()
+        remedy = f"holdfast stop {folder.name}   (once the process has exited)"
+        require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
+        try:
+            if unwritable is not None:
+                raise unwritable
+            _record_abandoned(folder, nodes, by)
+        except (Error, OSError) as error:
+            why = f"{error.what}: {error.why}" if isinstance(error, Error) else str(error)
+            say(f"the record of {folder.name} does not say that it was stopped: {why}")
     return fenced.killed
+
+
+def _locked_if_possible(folder: Path, held: contextlib.ExitStack) -> OSError | None:
+    """Where the system refuses the lock, no controller can get it either. Raises `Error`
+    job-running."""
+    try:
+        held.enter_context(records.locked(folder))
+    except OSError as error:
+        return error
+    return None
+
+
+def _record_abandoned(folder: Path, nodes: tuple[str, ...], by: str) -> None:
+    job = records.load_job(folder)
+    if records.state_of(folder).ended:
+        return
+    records.require_same_job(folder, job)
+    controller, book = replay(folder / records.JOURNAL, Limits.of(job))
+    with contextlib.closing(book):
+        _record_stop(controller, book, nodes, by)
 
 
 def _record_stop(

@@ -7,8 +7,13 @@ import pytest
 
 import recorded_job
 from holdfast import cli, journal
-from holdfast.drivers import records
+from holdfast.cli.sweep_run import stop_trials
+from holdfast.drivers import engines, records, sweeps
+from holdfast.drivers.fencing import Fenced
 from holdfast.drivers.local import stop_abandoned
+from holdfast.errors import Error
+from holdfast.planning.trials import trials_of
+from holdfast.spec import Job
 
 NOW = 1.7e9
 LINES = 120  # of a journal with several faults
@@ -62,12 +67,73 @@ def test_a_damaged_journal_is_left_as_it_is_and_that_is_said(
     assert path.read_bytes() == text
 
 
-def test_a_controller_that_has_it_meanwhile_is_not_written_over(
-    whole: Path, capsys: pytest.CaptureFixture[str]
+def test_a_controller_that_has_it_meanwhile_keeps_its_nodes_and_its_record(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As when `holdfast resume` takes the job over while `holdfast stop` begins."""
+    monkeypatch.setattr("holdfast.drivers.engines.Processes.clear", pytest.fail)
     before = (whole / "journal.jsonl").read_bytes()
-    with records.locked(whole):
+    with records.locked(whole), pytest.raises(Error, match="already running"):
         stop_abandoned(whole, "holdfast stop")
-    assert "already running" in capsys.readouterr().err
     assert (whole / "journal.jsonl").read_bytes() == before
     assert journal.read_saved(whole / "journal.jsonl") is None
+
+
+def test_nobody_can_take_a_job_over_while_its_nodes_are_killed(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clear, taken = engines.Processes.clear, []
+
+    def cleared(engine: engines.Processes) -> Fenced:
+        taken.append(records.controller_alive(whole))
+        return clear(engine)
+
+    monkeypatch.setattr(engines.Processes, "clear", cleared)
+    stop_abandoned(whole, "holdfast stop")
+    assert taken == [True] and not records.controller_alive(whole)
+
+
+def test_a_controller_that_has_just_taken_it_over_is_asked(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = iter((False, True))
+    monkeypatch.setattr("holdfast.cli.stop.ask_to_stop", lambda *_: next(asked))
+    monkeypatch.setattr("holdfast.cli.stop._wait", lambda _: None)
+    with records.locked(whole):
+        assert cli.main(["stop", "job"]) == 0
+    assert "job has stopped" in capsys.readouterr().out
+
+
+def test_a_job_whose_lock_cannot_be_had_for_lack_of_rights_is_ended_all_the_same(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(records, "_open_lock", refused)
+    assert stop_abandoned(whole, "holdfast stop") == 0
+    assert "does not say that it was stopped" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_trial_whose_controller_has_died_is_stopped_with_its_sweep(
+    damaged: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job.model_validate({"name": "find", "script": "t.py", "sweep": {"over": {"lr": [1, 2]}}})
+    first, *_ = trials_of(job)
+    folder = records.job_dir(first.job.name)
+    recorded_job.record(folder, days=3, nodes=4, until=NOW, rate=2000.0)
+    if damaged:
+        path = folder / "journal.jsonl"
+        text = bytearray(path.read_bytes())
+        text[len(text) // 2] ^= 1
+        path.write_bytes(text)
+    else:
+        assert sweeps.phase_of(first.job.name) == sweeps.LOST
+    assert stop_trials(trials_of(job)) == 1
+    if damaged:
+        assert "does not say that it was stopped" in capsys.readouterr().err
+    else:
+        assert sweeps.phase_of(first.job.name) == "stopped"
+        assert stop_trials(trials_of(job)) == 0
