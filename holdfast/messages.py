@@ -146,6 +146,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     grad_norm: float | None = None
     step_time_s: float | None = None
     tokens: int = 0
+    garbage_s: float = 0.0  # that Python's garbage collector has taken in this attempt
     mfu: float | None = None  # this and the next: newest that the script logged, told by rank 0
     lr: float | None = None
     snapshot_step: int = 0

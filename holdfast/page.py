@@ -112,6 +112,7 @@ class Word(IntEnum):
     SKIPPED = 38  # batches that the training which was restored has left out
     SNAPSHOT_AT = 39  # when the newest was whole here; 0.0 = none yet
     SNAPSHOT_TOOK = 40  # what training waited for it, in seconds
+    GARBAGE_TIME = 41  # that Python's collector took
 
 
 class NumberWord(IntEnum):
@@ -215,6 +216,10 @@ class Page:
         """Sums since the start of the attempt."""
         self._floats[Word.DATA_WAIT] = data_wait_s
         self._floats[Word.SNAPSHOT_TIME] = snapshot_s
+
+    def collected_garbage(self, seconds: float) -> None:
+        """Python's collector took so long."""
+        self._floats[Word.GARBAGE_TIME] += seconds
 
     def snapshot(self, step: int, every: int, took_s: float) -> None:
         """The newest snapshot is of `step`; one is taken each `every` steps."""
@@ -438,6 +443,7 @@ class Page:
             grad_norm=self._get(Word.GRAD_NORM),
             step_time_s=step_time or None,
             tokens=self._ints[Word.TOKENS],
+            garbage_s=self._floats[Word.GARBAGE_TIME],
             snapshot_step=self._ints[Word.SNAPSHOT_STEP],
             snapshot_every=self._ints[Word.SNAPSHOT_EVERY],
             snapshot_ago_s=max(0.0, now - kept_at) if kept_at else None,

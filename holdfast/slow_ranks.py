@@ -11,6 +11,7 @@ class SlowBy(StrEnum):
     INPUT = "input"
     PROCESSOR = "processor"
     SAVES = "saves"
+    GARBAGE = "garbage"
     WORK = "work"
     ITSELF = "itself"
 

@@ -46,9 +46,9 @@ AT_THE_FIRST_REQUEST = ("httpcore2", "anyio._backends._asyncio", "typer._adapter
 def main() -> None:
     """Serve; in a child, return what it runs."""
     gc.disable()  # imports make many objects, and no garbage
+    os.environ["OMP_NUM_THREADS"] = "1"  # libraries read it once, and threads outlive no `_fork`
     _import_all()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["OMP_NUM_THREADS"] = "1"  # for libraries that read it once
     serve(socket.socket(fileno=int(sys.argv[1])))
 
 

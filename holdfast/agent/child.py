@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from holdfast import (
     flight_recorder,
+    garbage_time,
     group_end,
     learned_imports,
     optimizer_steps,
@@ -86,6 +87,7 @@ def become(born: ForkedChild) -> None:
     if page is not None and born.program.instrument:
         optimizer_steps.observe(page, _step_ended)
         step_profile.watch(page)
+        garbage_time.watch(page)
         flight_recorder.answer_from_now_on()
         group_end.leave_at_exit(("gloo",))
     with failures.shown_and_left(page):

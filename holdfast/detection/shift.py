@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.collectives import CollectivePace, RankTimes
-from holdfast.detection.straggler import MICROSECOND, Sample, median_low
+from holdfast.detection.samples import MICROSECOND, Sample, median_low
 from holdfast.events import CollectivesShifted, in_rows
 
 STEPS_MIN = 8  # in a row, that ranks have to agree, or to differ

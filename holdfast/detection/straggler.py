@@ -1,325 +1,304 @@
-"""Which ranks all others wait for, step after step: from the times at which they enter collectives.
+"""Which ranks all others wait for, second after second: from when they enter collectives.
 
-A collective ends when its last member has entered it, so in a synchronous training one slow rank
-makes all of them equally slow: step times tell nothing, and who enters last tells all. A rank's
-delay at a collective is that behind the median of the others. Only collectives count that somebody
-waited in: where most others entered the next one before the last came to this one, nobody waited
-yet, and the delay is counted where it is paid.
+A straggler is late by a noticeable share of the time (the median of its seconds, so that what
+happens now and then is none), in nearly each second (a sign test, so that it does not matter how
+uneven steps are), evenly (a t test that knows that seconds next to each other are alike, so that a
+machine that is busy in turns is none), for a quarter of a minute at least, and all that in each of
+the groups that it belongs to: who waits in a small group for somebody else is late in the large one
+with it, and punctual in the small one. Stages of a pipeline are compared with their like, in their
+own groups. The newest seconds are judged, as few as are enough; where steps take long or are very
+uneven, more of them. The more ranks there are, the more certain it has to be of each.
 
-A straggler is late far more often than chance would have it (a sign test, so that it does not
-matter how noisy steps are), its mean delay is a noticeable share of the time, and that holds in
-each process group that it belongs to: who waits in a small group for somebody else is late in the
-large one with it, and punctual in the small one. Stages of a pipeline are compared with their like,
-in their own groups.
-
-Clocks of nodes differ. They are compared through the controller's, as by NTP (RFC 5905, section 8):
-half the round trip is the most that such a comparison is wrong by, and a mean delay within that
-blames nobody. What a slow rank does meanwhile (`Doing`) says whether its input, a busy processor or
-the work it was given explains the delay, before the machine is suspected.
+A mean delay within what the comparison of clocks may be wrong by blames nobody. Who is slow stays
+so until it is certain that it is not. What a slow rank does meanwhile (`slow_by`) is looked at anew
+with each sample, and told again if that changes.
 """
 
-import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from holdfast.collectives import GroupLog, RankTimes
+import numpy as np
+
+from holdfast.detection.lateness import SECOND_S, Floats, Lateness, Members, delays
+from holdfast.detection.samples import Doing, Sample
+from holdfast.detection.slow_by import explain
 from holdfast.events import StragglersFound
 from holdfast.slow_ranks import SlowBy, Straggler
 
 SHARE = 0.08  # of the time that others lose, at least: 1.09 times as slow
-CLEARED = 0.04  # a straggler is one until it is below that
-SIGN_Z = 4.4  # standard deviations from a coin's: 1 in 200,000 by chance
-WINDOWS = 3  # between samples, that are judged together
-COUNT_MIN = 20  # collectives that somebody waited in
-ENOUGH = 64  # of them; while there are fewer, older windows are judged with the newest
-OLDEST_S = 900.0
+CLEARED = 0.04  # below which a straggler is none any more
+SIGN_Z, STEADY_T, UNUSUAL_T = 4.0, 5.0, 4.0  # of two ranks
+STEADY_UNKNOWN_T = 8.0  # where it is not known yet what is usual
+CLEARED_T = 3.0
+LASTS_S = 20.0
+SECONDS_MIN, SECONDS_TO_CLEAR = 18, 9  # that are known, of these, to call one slow, or not
+HORIZONS_S = (LASTS_S, 25.0, 30.0, 40.0, 60.0, 90.0, 150.0, 300.0, 450.0, 600.0, 900.0, 1800.0)
+KEPT, KEPT_LEAST, KEPT_OF_ALL = 160, 64, 1 << 20  # seconds of a rank, and of all ranks together
+SHORT = 2.0  # collectives a second, of which a second tells what is usual
+BUSY_LASTS_S = 90.0  # where a rank waits for a processor: a machine is busy now and then
+SUSPECTS = ((3, 3), (9, 8))  # late in so many of so few newest seconds: worth a closer look
+NORMAL = 1.4826  # a standard deviation, of a normal distribution, by the median of what is off
 TOLD_MAX = 64  # stragglers that are told
-EXPLAINS = 0.5  # of the delay, by one thing
-MICROSECOND = 1e-6
 
 
-class Doing(NamedTuple):
-    """Seconds since its start that a rank has spent with something, and how much it has done."""
+class Latecomer(NamedTuple):
+    """A rank that is late: in the newest seconds that show it, and in most that do."""
 
-    input_s: float = 0.0
-    starved_s: float = 0.0  # ready to run, without a processor
-    saves_s: float = 0.0
-    processor_s: float = 0.0
-    tokens: float = 0.0
-
-
-class Sample(NamedTuple):
-    """All ranks that have answered one question. Clocks are by rank, in microseconds: what has to
-    be taken off its times, and by how much that may be wrong."""
-
-    at: float
-    ranks: Sequence[RankTimes]
-    clocks: Mapping[int, tuple[float, float]]
-    doing: Mapping[int, Doing]
-
-
-class Delays(NamedTuple):
-    """Of one rank in one group over a window."""
-
-    waits: int  # collectives that somebody waited in
-    late: int  # of these, how many it came to after the median of the others
-    seconds: float  # in sum; negative where it came early
-    span_s: float
-    doubt_s: float  # of each
-
-    @property
-    def share(self) -> float:
-        """Of the time that others lose with it."""
-        return self.seconds / self.span_s if self.span_s > 0 else 0.0
-
-    def plus(self, other: "Delays") -> "Delays":
-        """Of both windows."""
-        return Delays(
-            self.waits + other.waits,
-            self.late + other.late,
-            self.seconds + other.seconds,
-            self.span_s + other.span_s,
-            max(self.doubt_s, other.doubt_s),
-        )
-
-
-Group = tuple[str, object]
-
-
-class Window(NamedTuple):
-    """Between two samples: since when, what the ranks had done by then, and who was late."""
-
+    share: float
     since: float
-    doing: Mapping[int, Doing]
-    found: Mapping[int, Mapping[Group, Delays]]
-
-
-NONE = Delays(0, 0, 0.0, 0.0, 0.0)
+    longest: float
 
 
 class StragglerWatch:
-    """Who is slow in the attempt under way."""
+    """Who is slow in one attempt."""
 
-    def __init__(self) -> None:
-        self.begin(0)
-
-    def begin(self, attempt: int) -> None:
-        """Forget everything and watch this attempt."""
+    def __init__(self, attempt: int) -> None:
         self._attempt = attempt
-        self._windows: deque[Window] = deque()
+        self._courses: dict[Members, Lateness] = {}
+        self._newest: dict[int, float] = {}
+        self._done: deque[tuple[float, Mapping[int, Doing]]] = deque()
         self._last: Sample | None = None
-        self._slow: tuple[int, ...] = ()
+        self._slow: dict[int, Straggler] = {}
+        self._slow_since: dict[int, float] = {}
+        self._well_since: dict[int, float] = {}
 
     def skip(self) -> None:
         """What happens up to the next sample is not counted; who was slow still is."""
         self._last = None
 
     def observe(self, sample: Sample) -> StragglersFound | None:
-        """Take in a sample; returns who is slow if that are others than before."""
+        """Take in a sample; returns who is slow if that are others, or for another reason."""
         last, self._last = self._last, sample
+        self._done.append((sample.at, sample.doing))
         if last is None:
             return None  # what the next ones are compared with
-        since = {times.rank: times for times in last.ranks}
-        self._windows.append(Window(last.at, last.doing, delays(sample, since)))
-        slow = self._judge(self._forget(sample.at))
-        if tuple(slow) == self._slow:
+        self._take_in(delays(sample, last.ranks), sample)
+        before, self._slow = self._slow, self._judged(sample)
+        if _in_short(before) == _in_short(self._slow):
             return None
-        self._slow = tuple(slow)
-        told = [self._straggler(rank, share, sample) for rank, share in slow.items()]
-        return StragglersFound(attempt=self._attempt, stragglers=tuple(told[:TOLD_MAX]))
+        worst = sorted(self._slow.values(), key=lambda one: -one.share)[:TOLD_MAX]
+        told = sorted(worst, key=lambda one: one.rank)
+        return StragglersFound(attempt=self._attempt, stragglers=tuple(told))
 
     def lateness(self) -> dict[int, float]:
-        """Of each rank the share of the last window in which others waited for it."""
-        if not self._windows:
-            return {}
-        return {
-            rank: max(0.0, max(one.share for one in groups.values()))
-            for rank, groups in self._windows[-1].found.items()
+        """Of each rank the share of the last sample's time in which others waited for it."""
+        return self._newest
+
+    @property
+    def suspects(self) -> bool:
+        """Whether somebody may be slow who is not known to be: worth to ask again soon."""
+        courses = self._courses.values()
+        late = [
+            rank for of in SUSPECTS for rank in _in_all(_seems_late(one, *of) for one in courses)
+        ]
+        return not self._slow.keys() >= set(late)
+
+    def _take_in(self, found: Mapping[Members, Lateness], sample: Sample) -> None:
+        since = sample.at - HORIZONS_S[-1]
+        kept = min(KEPT, max(KEPT_LEAST, KEPT_OF_ALL // max(1, len(sample.ranks))))
+        for members, course in found.items():
+            known = self._courses.get(members)
+            self._courses[members] = course if known is None else known.plus(course)
+        self._courses = {
+            members: course.since(since, kept) for members, course in self._courses.items()
         }
+        while len(self._done) > 1 and self._done[1][0] <= since:
+            self._done.popleft()
+        self._newest = {}
+        for course in found.values():
+            for rank, share in _whole(course).items():
+                self._newest[rank] = max(share, self._newest.get(rank, 0.0))
 
-    def _forget(self, now: float) -> dict[int, dict[Group, Delays]]:
-        """Windows that are not needed any more; returns the sum of the others."""
-        while len(self._windows) > WINDOWS:
-            rest = _sum(list(self._windows)[1:])
-            if _most(rest) < ENOUGH and self._windows[1].since > now - OLDEST_S:
-                break
-            self._windows.popleft()
-        return _sum(self._windows)
+    def _judged(self, sample: Sample) -> dict[int, Straggler]:
+        """Who is slow now, and why."""
+        found, there = self._found(sample), {times.rank for times in sample.ranks}
+        slow = {r: one for r, one in self._slow.items() if not self._is_well(r)}
+        for rank, late in found.items():
+            one = self._straggler(rank, late, sample)
+            if rank in self._slow or _lasts(one, late, sample.at):
+                slow[rank] = one
+        slow = {rank: slow[rank] for rank in sorted(slow.keys() & there)}
+        since = {rank: one.since for rank, one in found.items()} | self._slow_since
+        self._slow_since = {rank: since[rank] for rank in slow}
+        return slow
 
-    def _judge(self, known: Mapping[int, Mapping[Group, Delays]]) -> dict[int, float]:
-        """The slow ranks, each with the share that the others lose."""
-        shares = {rank: self._share(rank, groups) for rank, groups in known.items()}
-        return {rank: share for rank, share in sorted(shares.items()) if share}
+    def _is_well(self, rank: int) -> bool:
+        """Again, who was slow."""
+        return self._well_since.get(rank, -math.inf) > self._slow_since[rank]
 
-    def _share(self, rank: int, groups: Mapping[Group, Delays]) -> float:
-        """0 for a rank that is not slow."""
-        enough = _by_members(groups)
-        least = CLEARED if rank in self._slow else SHARE
-        if not enough or not all(_is_late(found, least) for found in enough):
-            return 0.0
-        return max(found.share for found in enough)
+    def _found(self, sample: Sample) -> dict[int, Latecomer]:
+        """Who is late in newest seconds, of which some are enough. Of courses in which nobody is,
+        only the fewest are looked at, to know who is well."""
+        more = _more(len(sample.ranks))
+        known = self._courses
+        matter = self._slow.keys() | {r for one in known.values() for r in _maybe_late(one)}
+        some = {key: one for key, one in known.items() if not matter.isdisjoint(one.ranks)}
+        found: dict[int, Latecomer] = {}
+        for number, (since, newest) in enumerate(_horizons(sample.at, known)):
+            for rank in {r for key in (some if number else known) for r in _punctual(newest[key])}:
+                self._well_since[rank] = max(since, self._well_since.get(rank, since))
+            late = _in_all(_late(newest[key], known[key].until(newest[key]), more) for key in some)
+            for rank, share in late.items():
+                if since >= self._well_since.get(rank, since):
+                    one = found.get(rank, Latecomer(share, since, since))
+                    found[rank] = one._replace(longest=since)
+        return found
 
-    def _straggler(self, rank: int, share: float, now: Sample) -> Straggler:
-        first = self._windows[0]
-        cause, text = explain(rank, share * (now.at - first.since), first.doing, now.doing)
-        return Straggler(rank=rank, share=share, cause=cause, text=text)
-
-
-def _by_members(groups: Mapping[Group, Delays]) -> list[Delays]:
-    """Of groups with enough collectives, one for those with the same members: a step waits for its
-    slow rank once, in the first that it comes to, and in the others nobody is late any more."""
-    alike: dict[object, list[Delays]] = {}
-    for (name, members), found in groups.items():
-        if found.waits >= COUNT_MIN:
-            alike.setdefault(members or name, []).append(found)
-    return [
-        max(same, key=lambda one: one.share)._replace(
-            seconds=sum(one.seconds for one in same), span_s=max(one.span_s for one in same)
-        )
-        for same in alike.values()
-    ]
-
-
-def _sum(windows: Iterable[Window]) -> dict[int, dict[Group, Delays]]:
-    known: dict[int, dict[Group, Delays]] = {}
-    for window in windows:
-        for rank, groups in window.found.items():
-            own = known.setdefault(rank, {})
-            for group, found in groups.items():
-                own[group] = own.get(group, NONE).plus(found)
-    return known
+    def _straggler(self, rank: int, late: Latecomer, now: Sample) -> Straggler:
+        """By what it did in the seconds that show it."""
+        known = self._slow.get(rank)
+        done = (one for one in reversed(self._done) if one[0] <= late.since)
+        since, doing = next(done, self._done[0])
+        told = known.cause if known is not None else None
+        cause, text = explain(rank, late.share * (now.at - since), doing, now.doing, told)
+        return Straggler(rank=rank, share=late.share, cause=cause, text=text)
 
 
-def _most(known: Mapping[int, Mapping[Group, Delays]]) -> int:
-    counts = (found.waits for groups in known.values() for found in groups.values())
-    return max(counts, default=0)
+def _lasts(straggler: Straggler, found: Latecomer, now: float) -> bool:
+    """For long enough to be told."""
+    return straggler.cause is not SlowBy.PROCESSOR or found.longest <= now - BUSY_LASTS_S
 
 
-def _is_late(found: Delays, least: float) -> bool:
-    z = (found.late - found.waits / 2) / math.sqrt(found.waits / 4)
-    certain = found.seconds / found.waits > found.doubt_s
-    return z >= SIGN_Z and found.share >= least and certain
+def _in_short(slow: Mapping[int, Straggler]) -> list[tuple[int, SlowBy]]:
+    return [(rank, one.cause) for rank, one in slow.items()]
 
 
-# ── arithmetic of one sample ──────────────────────────────────────────────────────────────────
+def _horizons(
+    now: float, courses: Mapping[Members, Lateness]
+) -> Iterator[tuple[float, dict[Members, Lateness]]]:
+    """What is known of the newest seconds, since when; the fewest first, and no more once that is
+    all."""
+    longest = 0
+    for since in (now - horizon_s for horizon_s in HORIZONS_S):
+        some = {members: one.since(since, KEPT) for members, one in courses.items()}
+        known = max((len(course.numbers) for course in some.values()), default=0)
+        if known >= SECONDS_MIN and known > longest:
+            longest = known
+            first = min(float(one.numbers[0]) for one in some.values() if len(one.numbers))
+            yield max(since, first * SECOND_S), some
 
 
-def delays(sample: Sample, since: Mapping[int, RankTimes]) -> dict[int, dict[Group, Delays]]:
-    """Of each rank in each of its groups that has two ranks here, of collectives that were not in
-    the sample `since`. Costs O(n log n) for n times in the sample."""
-    groups: dict[Group, list[tuple[int, GroupLog]]] = {}
-    for times in sample.ranks:
-        for log in times.groups:
-            if log.recent:
-                groups.setdefault((log.name, log.members), []).append((times.rank, log))
-    found: dict[int, dict[Group, Delays]] = {}
-    seen_until = _seen_until(since.values())
-    for group, logs in groups.items():
-        if len(logs) > 1 and len(logs) * 2 > _size(logs[0][1]):
-            for rank, delay in _of_group(logs, sample, seen_until.get(group, 0)).items():
-                found.setdefault(rank, {})[group] = delay
-    return found
+def _more(ranks: int) -> float:
+    """Square standard deviations by which to be more certain of each of so many than of two."""
+    return 2 * math.log(max(2, ranks) / 2)
 
 
-def _size(log: GroupLog) -> int:
-    return sum(last - first + 1 for first, last in log.members)
+def seen_within_s(ranks: int, collective_s: float) -> float:
+    """How long it takes, at most, to be certain of one of so many ranks that is late in each
+    collective; infinite where they take too long for that."""
+    needed = max(SECONDS_MIN, SIGN_Z**2 + _more(ranks)) + 2
+    wanted_s = max(BUSY_LASTS_S, needed * max(SECOND_S, collective_s))
+    return next((one for one in HORIZONS_S if one >= wanted_s), math.inf)
 
 
-def _seen_until(since: Iterable[RankTimes]) -> dict[Group, int]:
-    """The newest collective of each group that all of its ranks had entered."""
-    found: dict[Group, int] = {}
-    for log in (log for times in since for log in times.groups if log.recent):
-        group = (log.name, log.members)
-        found[group] = min(log.last.sequence, found.get(group, log.last.sequence))
-    return found
+# ── of one group ──────────────────────────────────────────────────────────────────────────────
 
 
-def _of_group(
-    logs: Sequence[tuple[int, GroupLog]], sample: Sample, seen_until: int
-) -> dict[int, Delays]:
-    """Only collectives count that all have entered, and the one after them, too."""
-    ranks = [rank for rank, _ in logs]
-    clocks = [sample.clocks.get(rank, (0.0, math.inf)) for rank in ranks]
-    first = max(max(log.recent[0].sequence for _, log in logs), seen_until)
-    last = min(log.last.sequence for _, log in logs)
-    if last - first < 1:
+def _late(now: Lateness, before: Lateness, more: float) -> dict[int, float]:
+    """Who is later than chance, clocks and what is usual in this training explain, and by which
+    share; 0 for the others, of whom less has to be known. `more` makes it more certain."""
+    if len(now.numbers) < SECONDS_TO_CLEAR:
         return {}
-    entered = [
-        {c.sequence: (c.entered_us - clock[0]) * MICROSECOND for c in log.recent}
-        for (_, log), clock in zip(logs, clocks, strict=True)
-    ]
-    rows = [[times.get(n) for times in entered] for n in range(first, last + 1)]
-    return _of_rows(ranks, [row for row in rows if None not in row], _doubt_s(clocks))
+    shares = now.shares
+    count = np.sum(~np.isnan(shares), axis=0)
+    known, enough = count >= SECONDS_TO_CLEAR, count >= SECONDS_MIN
+    z = (np.sum(shares > 0, axis=0) - count / 2) / np.sqrt(np.maximum(count, 1) / 4)
+    late = enough & (z >= math.sqrt(SIGN_Z**2 + more)) & (now.delay_s > now.doubt_s)
+    typical = np.zeros(len(now.ranks))
+    if late.any():
+        some = shares[:, late]
+        typical[late] = _median(some)
+        least = np.maximum(
+            SHARE, _least(some, before.shares, more, bool(np.mean(now.waits) >= SHORT))
+        )
+        late[late] = (typical[late] >= SHARE) & (np.nanmean(some, axis=0) >= least)
+    return {now.ranks[at]: float(typical[at] * late[at]) for at in np.flatnonzero(known)}
 
 
-def _of_rows(
-    ranks: Sequence[int], rows: Sequence[Sequence[float | None]], doubt_s: float
-) -> dict[int, Delays]:
-    whole = [[at for at in row if at is not None] for row in rows]
-    late, sums, count = [0] * len(ranks), [0.0] * len(ranks), 0
-    for row, after in itertools.pairwise(whole):
-        if median_low(after) < max(row):
-            continue  # nobody waited for the last one yet
-        count += 1
-        for place, delay in enumerate(_behind_others(row)):
-            late[place] += delay > 0
-            sums[place] += delay
-    span_s = median_low(whole[-1]) - median_low(whole[0]) if whole else 0.0
+def _least(shares: Floats, before: Floats, more: float, short: bool) -> Floats:
+    """What the means of these columns have to be, to be no accident. `short`: rows are many
+    collectives each."""
+    usual, steady = _usual_error(before, len(shares)), STEADY_T
+    if math.isnan(usual):
+        usual, steady = 0.0, STEADY_UNKNOWN_T if short else STEADY_T
+    least: Floats = math.sqrt(steady**2 + more) * _error(shares)
+    return np.maximum(least, math.sqrt(UNUSUAL_T**2 + more) * usual)
+
+
+def _usual_error(shares: Floats, count: int) -> float:
+    """How much means of so many seconds next to each other differ (Allan deviation), in most of
+    this time, so that who was slow before does not count; NaN: too little is known."""
+    if len(shares) < 2 * count:
+        return math.nan
+    sums = np.cumsum(np.nan_to_num(np.vstack((0 * shares[:1], shares))), axis=0)
+    means = (sums[count:] - sums[:-count]) / count
+    apart = np.abs(means[count:] - means[:-count])
+    return float(NORMAL * np.median(apart) / math.sqrt(2))
+
+
+def _maybe_late(course: Lateness) -> list[int]:
+    """Of whom it takes a closer look to know: on average late in so many newest seconds or more."""
+    shares = course.shares[::-1]
+    count = np.cumsum(~np.isnan(shares), axis=0)
+    late = np.cumsum(np.nan_to_num(shares), axis=0) >= SHARE * count
+    maybe = np.any(late & (count >= SECONDS_MIN), axis=0)
+    return [course.ranks[place] for place in np.flatnonzero(maybe)]
+
+
+def _seems_late(course: Lateness, of: int, least: int) -> dict[int, float]:
+    """Who is late in at least so many of the newest seconds; 0 for the others."""
+    shares = course.shares[-of:]
+    if len(shares) < of:
+        return {}
+    seems = (np.sum(shares > 0, axis=0) >= least) * np.median(shares, axis=0)
     return {
-        rank: Delays(count, late[place], sums[place], span_s, doubt_s)
-        for place, rank in enumerate(ranks)
+        rank: float(one * (one >= SHARE)) for rank, one in zip(course.ranks, seems, strict=True)
     }
 
 
-def median_low(values: Sequence[float]) -> float:
-    """The lower one where there are two."""
-    return sorted(values)[(len(values) - 1) // 2]
+def _punctual(course: Lateness) -> list[int]:
+    """Of whom it is certain that they are not slow."""
+    if len(course.numbers) < SECONDS_MIN:
+        return []
+    shares = course.shares
+    enough = np.flatnonzero(np.sum(~np.isnan(shares), axis=0) >= SECONDS_MIN)
+    shares = shares[:, enough]
+    most = np.nanmean(shares, axis=0) + CLEARED_T * _error(shares)
+    sure = (_median(shares) < CLEARED) & (most < SHARE)
+    return [course.ranks[place] for place in enough[sure]]
 
 
-def _behind_others(row: Sequence[float]) -> list[float]:
-    """Of each, behind the lower median of the others."""
-    ordered = sorted(row)
-    count = len(ordered)
-    below, middle = ordered[(count - 2) // 2], ordered[min((count - 2) // 2 + 1, count - 1)]
-    return [at - (below if at > below else middle) for at in row]
+def _median(shares: Floats) -> Floats:
+    """Of columns."""
+    whole = not np.isnan(shares).any()
+    median: Floats = (np.median if whole else np.nanmedian)(shares, axis=0)
+    return median
 
 
-def _doubt_s(clocks: Sequence[tuple[float, float]]) -> float:
-    """How wrong a comparison may be; ranks of one node have one clock."""
-    if len(set(clocks)) == 1:
-        return 0.0
-    return 2 * max(doubt_us for _, doubt_us in clocks) * MICROSECOND
+def _error(shares: Floats) -> Floats:
+    """Of the means of columns, whose rows are alike where they are next to each other."""
+    count = np.sum(~np.isnan(shares), axis=0)
+    off = np.nan_to_num(shares - np.nanmean(shares, axis=0))
+    squares = np.sum(off * off, axis=0)
+    alike = np.sum(off[1:] * off[:-1], axis=0) / np.maximum(squares, 1e-30)
+    alike = np.clip(alike + (1 + 3 * alike) / count, 0.0, 0.9)  # Kendall: it is seen too small
+    wrong: Floats = np.sqrt(squares / (count - 1) / count * (1 + alike) / (1 - alike))
+    return wrong
 
 
-# ── what explains it ──────────────────────────────────────────────────────────────────────────
+def _in_all(groups: Iterable[Mapping[int, float]]) -> dict[int, float]:
+    """Who is late in all of the groups of which enough is known, and by which share at most."""
+    found: dict[int, float] = {}
+    for shares in groups:
+        for rank, share in shares.items():
+            both = found.get(rank, share)
+            found[rank] = max(both, share) if both and share else 0.0
+    return {rank: share for rank, share in found.items() if share}
 
 
-def explain(
-    rank: int, delay_s: float, before: Mapping[int, Doing], after: Mapping[int, Doing]
-) -> tuple[SlowBy, str]:
-    """Why this rank has come `delay_s` later in sum, by what it did and others did meanwhile."""
-    did = {r: _since(before.get(r), now) for r, now in after.items()}
-    own = did.pop(rank, None)
-    if own is None or not did or delay_s <= 0:
-        return SlowBy.ITSELF, "nothing else is known of it"
-    usual = Doing(*(median_low(column) for column in zip(*did.values(), strict=True)))
-    explained = (
-        (SlowBy.INPUT, own.input_s - usual.input_s, "waits longer for its input"),
-        (SlowBy.PROCESSOR, own.starved_s - usual.starved_s, "waits for a processor of its node"),
-        (SlowBy.SAVES, own.saves_s - usual.saves_s, "copies its state for longer"),
-    )
-    cause, most_s, text = max(explained, key=lambda one: one[1])
-    if most_s >= EXPLAINS * delay_s:
-        return cause, f"it {text} ({most_s / delay_s:.0%} of the delay)"
-    if usual.tokens > 0 and own.tokens / usual.tokens - 1 >= SHARE:
-        return SlowBy.WORK, f"it has {own.tokens / usual.tokens:.2f} times the tokens of the others"
-    more_s = own.processor_s - usual.processor_s
-    if more_s >= EXPLAINS * delay_s:
-        return SlowBy.ITSELF, "it computes longer than the others: its work, or its machine"
-    return SlowBy.ITSELF, "neither its input nor its processor explains it"
-
-
-def _since(before: Doing | None, now: Doing) -> Doing:
-    return Doing(*(b - a for a, b in zip(before or Doing(), now, strict=True)))
+def _whole(course: Lateness) -> dict[int, float]:
+    """By which share of its time the others waited for each rank."""
+    shares = np.nansum(course.late_s, axis=0) / max(np.sum(course.spans_s), 1e-9)
+    return {rank: max(0.0, float(share)) for rank, share in zip(course.ranks, shares, strict=True)}

@@ -10,19 +10,23 @@ like everything in the shell.
 import math
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.collectives import RECENT_MAX, RankTimes
 from holdfast.controller import State
 from holdfast.controller.phases import Phase
 from holdfast.detection.progress import ProgressReducer
+from holdfast.detection.samples import MICROSECOND, Doing, Sample
 from holdfast.detection.shift import ShiftWatch
-from holdfast.detection.straggler import MICROSECOND, Doing, Sample, StragglerWatch
 from holdfast.events import Progress
 from holdfast.messages import EntryTimes, TakeEntryTimes
 
+if TYPE_CHECKING:
+    from holdfast.detection.straggler import StragglerWatch
+
 EVERY_S = 10.0
-AGAIN = 0.1  # of that, where the last answers were suspicious
+AGAIN = 0.1  # of that, where ranks seem to have left a collective out
+SOON = 0.2  # of that, where one seems to be slow
 FIRST_S = 2.0  # what the next ones are compared with
 NODES_A_SECOND = 100  # asked on average
 ANSWERS_S = 3.0
@@ -55,7 +59,9 @@ class StragglerSampling:
         put: Callable[..., None],
     ) -> None:
         self._state, self._progress, self._send, self._put = state, progress, send, put
-        self._watch, self._shift = StragglerWatch(), ShiftWatch()
+        self._attempt = 0
+        self._watch: StragglerWatch | None = None
+        self._shift = ShiftWatch()
         self._number = 0
         self._asked_at = self._next = math.inf
         self._waiting: dict[str, None] = {}  # nodes, in the order of their ranks
@@ -64,7 +70,7 @@ class StragglerSampling:
 
     def begin(self, attempt: int, now: float) -> None:
         """Watch this attempt."""
-        self._watch.begin(attempt)
+        self._attempt, self._watch = attempt, None
         self._shift.begin(attempt)
         self._waiting.clear()
         self._next = now + FIRST_S
@@ -75,7 +81,8 @@ class StragglerSampling:
 
     def pause(self, now: float) -> None:
         """Ranks are made slow on purpose: nothing is asked, nor compared across this time."""
-        self._watch.skip()
+        if self._watch is not None:
+            self._watch.skip()
         self._waiting.clear()
         self._next = now + FIRST_S
 
@@ -103,7 +110,7 @@ class StragglerSampling:
 
     def lateness(self) -> dict[int, float]:
         """Of each rank the share of the last seconds in which others waited for it."""
-        return self._watch.lateness()
+        return self._watch.lateness() if self._watch is not None else {}
 
     def answered(self, node: str, answer: EntryTimes, now: float) -> None:
         """What a node says."""
@@ -144,11 +151,21 @@ class StragglerSampling:
         sample = Sample(
             now, [times for times in self._times if times.rank in clocks], clocks, doing
         )
-        for found in (self._watch.observe(sample), self._shift.observe(sample)):
+        watch = self._watched()
+        for found in (watch.observe(sample), self._shift.observe(sample)):
             if found is not None:
                 self._put(found)
         if self._shift.suspects:
             self._next = min(self._next, now + self._every_s * AGAIN)
+        elif watch.suspects:
+            self._next = min(self._next, now + self._every_s * SOON)
+
+    def _watched(self) -> "StragglerWatch":
+        if self._watch is None:
+            from holdfast.detection.straggler import StragglerWatch  # numpy: 0.1 s
+
+            self._watch = StragglerWatch(self._attempt)
+        return self._watch
 
     def _doing(self, times: RankTimes) -> Doing:
         page = self._progress.newest().get(times.rank)
@@ -157,6 +174,7 @@ class StragglerSampling:
             input_s=done.data_wait_s,
             starved_s=times.starved_s,
             saves_s=done.snapshot_s,
+            garbage_s=page.garbage_s if page is not None else 0.0,
             processor_s=times.processor_s,
             tokens=page.tokens if page is not None else 0,
         )

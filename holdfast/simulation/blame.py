@@ -13,10 +13,10 @@ from holdfast.simulation.slowness import Slow
 
 NAMED = 3  # hangs, before a node is left for them
 STRAGGLERS_WRONG = 1 / 200_000
-"""Of all ranks whose times are judged, so many may be named wrongly: a straggler is one by a sign
-test of 4.4 standard deviations (`detection/straggler.py`), which is what chance alone exceeds so
-often. Who is blamed for a hang or for corruption was seen to stand where nobody else does, or to
-have other bits than the majority: that is exact, and none may be wrong."""
+"""Of all ranks whose times are judged, so many may be named wrongly: a straggler is one by tests of
+chance (`detection/straggler.py`), which some noise will pass. Who is blamed for a hang or for
+corruption was seen to stand where nobody else does, or to have other bits than the majority: that
+is exact, and none may be wrong."""
 
 
 class FairBlame:

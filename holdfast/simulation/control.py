@@ -18,7 +18,7 @@ from holdfast.events import AnyEvent, Beginning, StragglersFound
 from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
 from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.shell import Settings, Shell
-from holdfast.shell.straggler_sampling import EVERY_S
+from holdfast.shell.straggler_sampling import EVERY_S, SOON
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.book import EPOCH, SimulatedJournal
 from holdfast.simulation.duties import SimulatedDuty
@@ -419,7 +419,7 @@ class Control:
             self.look_in(LOOK_S)
         self.hear(lambda: self.duties["look"].do(self.shell.look))
         if self.alive and self._site.slows(self.state):
-            self.look_in(EVERY_S)
+            self.look_in(EVERY_S * SOON)
         quiet = self.state.nodes.keys() - {a.node for a in self._site.living() if self._hears(a)}
         if quiet and not self._looks and self.alive:
             self.look_in(self._timeout_s / 2)

@@ -6,12 +6,13 @@ is asked for: a delay has to be longer than the round trips by which clocks are 
 ranks have to be sound, for there is no other measure of what is slow.
 """
 
+import math
 from typing import NamedTuple, Protocol
 
 from holdfast.controller import State
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.detection.corruption import PATIENCE_S
-from holdfast.detection.straggler import COUNT_MIN, ENOUGH, OLDEST_S, WINDOWS
+from holdfast.detection.straggler import seen_within_s
 from holdfast.shell.straggler_sampling import ANSWERS_S, EVERY_S, FIRST_S
 from holdfast.simulation.control import Control
 from holdfast.simulation.environment import Environment
@@ -22,6 +23,7 @@ from holdfast.simulation.slowness import A_STEP, Slow
 from holdfast.simulation.wires import MAX_DELAY_S
 
 MARGIN_S = 5.0
+ASKED = 2  # times, before what is slow now is all that is judged, and once more
 ROUND_TRIPS = 16.0  # mean delays: a comparison of clocks is hardly ever wrong by more
 LEAST_TIMES = 1.15  # as slow as others: below that it may be none
 
@@ -90,20 +92,19 @@ class Sightings:
         delay_s = (max(times, default=1.0) - 1) * hard.step_s / A_STEP
         doubt_s = min(ROUND_TRIPS * hard.delay_s, 2 * MAX_DELAY_S)
         few = 2 * len(slow) <= group.world_size and group.world_size > 1
-        enough = self._collective_s(group) * COUNT_MIN * 1.5 < OLDEST_S
+        enough = self._judged_s(group) < math.inf
         alone = len(times) == 1 and all(host.drags == 1 for host in hosts)
         wanted = hard.limits.stragglers != "off" and min(times, default=1.0) >= LEAST_TIMES
         return wanted and few and enough and alone and delay_s > doubt_s
 
-    def _collective_s(self, group: Group) -> float:
+    def _judged_s(self, group: Group) -> float:
         assert group.tempo is not None
-        return group.tempo.slowest_s / A_STEP
+        return seen_within_s(group.world_size, group.tempo.slowest_s / A_STEP)
 
     def _slow_within_s(self, group: Group) -> float:
-        """Until windows in which nobody was slow yet are not judged any more, at most."""
-        judged_s = min(ENOUGH * self._collective_s(group), OLDEST_S)
-        asked_s = FIRST_S + (WINDOWS + 2) * (EVERY_S + ANSWERS_S)
-        return judged_s + asked_s + self._referees.named_within_s + MARGIN_S
+        """Until seconds in which nobody was slow yet are not judged any more, at most."""
+        asked_s = FIRST_S + ASKED * (EVERY_S + ANSWERS_S)
+        return self._judged_s(group) + asked_s + self._referees.named_within_s + MARGIN_S
 
     @property
     def _differ_within_s(self) -> float:

@@ -194,9 +194,10 @@ def test_an_old_order_to_start_is_ignored(node: Node) -> None:
 @pytest.mark.parametrize("mode", ["imports", "off"])
 def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node, mode: str) -> None:
     controller, _ = node(
-        "import os, time\n"
+        "import gc, os, time\n"
         "from holdfast.page import Page, StepRecord\n"
         "from holdfast.events import Milestone\n"
+        "gc.collect()\n"
         "page = Page(int(os.environ['HOLDFAST_PAGE_FD']))\n"
         "page.reach(Milestone.ARRIVED)\n"
         "page.restored(3)\n"
@@ -223,6 +224,7 @@ def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node,
         Milestone.FINISHED,
     }
     assert last.workers[0].restored_step == 3
+    assert last.workers[0].garbage_s > 0
     lines = (controller.folder / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert [(r["attempt"], r["step"], r["loss"], r["grad_norm"], r["tokens"]) for r in rows] == [

@@ -56,7 +56,7 @@ def test_its_node_is_replaced_by_a_spare_where_the_job_asks_for_it() -> None:
     assert world.state.stragglers == ()
 
 
-@pytest.mark.parametrize("cause", [SlowBy.INPUT, SlowBy.WORK, SlowBy.SAVES])
+@pytest.mark.parametrize("cause", [SlowBy.INPUT, SlowBy.WORK, SlowBy.SAVES, SlowBy.GARBAGE])
 def test_a_node_that_is_not_to_blame_is_not_replaced(cause: SlowBy) -> None:
     world = training("replace", spares=1)
     assert found(world, 1, cause=cause) == []

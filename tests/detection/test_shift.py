@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.collectives import CollectivePace, RankTimes
+from holdfast.detection.samples import Sample
 from holdfast.detection.shift import ShiftWatch
-from holdfast.detection.straggler import Sample
 from holdfast.events import CollectivesShifted, in_rows
 from holdfast.flight_recorder import bends
 from tests.more import MORE

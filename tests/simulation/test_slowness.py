@@ -4,7 +4,8 @@ import pytest
 
 from holdfast.actions import Fence, StopAttempt
 from holdfast.collectives import RankTimes
-from holdfast.detection.straggler import Sample, StragglerWatch
+from holdfast.detection.samples import Sample
+from holdfast.detection.straggler import StragglerWatch
 from holdfast.events import (
     AttemptStopped,
     HangJudged,
@@ -25,12 +26,11 @@ from tests.simulation.test_world import lived, quiet
 
 
 def named(world_size: int, slow: dict[int, Slow], *, recent: int = 32) -> tuple[int, ...]:
-    """Whom the detector calls slow after five samples of a training with steps of a second."""
-    watch = StragglerWatch()
+    """Whom the detector calls slow after some samples of a training with steps of a second."""
+    watch = StragglerWatch(1)
     found: tuple[int, ...] = ()
-    watch.begin(1)
     tempo = Tempo(1, 0.0, max((one.times for one in slow.values()), default=1.0))
-    for now in (10.0, 20.0, 30.0, 40.0, 50.0):
+    for now in range(2, 82, 2):
         joins = meetings(tempo, 1, 0, now, 1.0, recent)
         times = [
             RankTimes(

@@ -49,8 +49,11 @@ def test_stopping_a_job_of_a_cluster_loads_no_job_files() -> None:
     assert not imported_by(code) & {"pydantic", "torch", "numpy", "typer", "rich"}
 
 
-def test_a_controller_knows_no_torch() -> None:
-    assert not imported_by("import holdfast.drivers.local") & {"torch", "typer", "rich"}
+@pytest.mark.parametrize("driver", ["local", "kubernetes.driver"])
+def test_a_controller_knows_no_torch_and_starts_without_numpy(driver: str) -> None:
+    """That comes with the first times at which ranks enter their collectives."""
+    found = imported_by(f"import holdfast.drivers.{driver}")
+    assert not found & {"torch", "numpy", "typer", "rich"}
 
 
 def test_the_public_names_are_these() -> None:
