@@ -83,6 +83,7 @@ class ControlEnd(Protocol):
     """The process of a controller, as its connections see it."""
 
     machine: str
+    alive: bool
     stalled: bool
 
     @property
@@ -282,7 +283,10 @@ class SimulatedWire:
             self._env.after(SILENT_S, self._control_gives_up, self._stalls)
 
     def flow(self) -> None:
-        """Everything that waited arrives, and the news that the other end has left."""
+        """Everything that waited arrives, and the news that the other end has left; unless that has
+        gone with its machine: then nobody answers, and the agent finds out."""
+        if not self.control.alive:
+            return
         self._stalls += 1
         self._down.flow()
         self._up.flow()

@@ -165,6 +165,18 @@ def test_where_nothing_goes_wrong_the_job_succeeds_at_its_first_attempt() -> Non
     assert 1000.0 < world.env.now < 2000.0
 
 
+def test_nobody_answers_over_a_connection_to_a_machine_that_is_gone_even_in_calm() -> None:
+    world = World(quiet(cluster=True, hours=1.0, total_steps=5000))
+
+    def lose_its_machine() -> None:
+        assert world.control is not None
+        world.control.crash(torn=True)
+
+    world.env.after(3600.0 - 1.0, lose_its_machine)
+    world.run()
+    assert world.referees.attempts == 1
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_job_that_is_profiled_again_and_again_loses_nobody_for_it(seed: int) -> None:
     """Ranks that are profiled are slower than the others for a while."""
