@@ -115,12 +115,14 @@ class Survey(Action, frozen=True, kw_only=True):
 class CheckNodes(Action, frozen=True, kw_only=True):
     """The machines of these nodes check themselves. Answered by `NodesChecked`.
 
-    `attempt` has ended and nobody knows why; 0: spares are looked at. `repeat`: instead, groups of
-    these nodes, in the order of their ranks, repeat a step.
+    `attempt` has ended and nobody knows why; 0: spares are looked at. Members among these, which
+    train, run only the check `beside`, to compare. `repeat`: instead, groups of these nodes, in the
+    order of their ranks, repeat a step.
     """
 
     nodes: tuple[str, ...]
     attempt: int = 0
+    beside: str = ""
     repeat: StepsToRepeat | None = None
 
 

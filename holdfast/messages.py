@@ -407,9 +407,10 @@ class TakeEvidence(Message, frozen=True, kw_only=True):
 
 class CheckMachine(Message, frozen=True, kw_only=True):
     """Check this machine as before it was ready; answered by `MachineChecked` with the same
-    `number`, which may take minutes."""
+    `number`, which may take minutes. `only`: that check, because the machine trains meanwhile."""
 
     number: int
+    only: str = ""
 
 
 class RepeatStep(Message, frozen=True, kw_only=True):

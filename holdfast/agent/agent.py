@@ -409,7 +409,9 @@ class Agent:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
 
     async def _check_again(self, order: CheckMachine) -> None:
-        why = await unfit(self._me.node, self._places, self._controller.fact)
+        why = await unfit(self._me.node, self._places, self._controller.fact, order.only)
+        if not why and not order.only:
+            self._parts.offer.release()  # it may have failed before it was ready
         self._controller.answer(MachineChecked(number=order.number, why=why))
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:

@@ -21,12 +21,12 @@ LONGEST_S = 300.0  # all of them together; each has its own deadline
 
 
 async def unfit(
-    node: str, places: Iterable[DurablePlace], tell: Callable[[HealthChanged], None]
+    node: str, places: Iterable[DurablePlace], tell: Callable[[HealthChanged], None], only: str = ""
 ) -> str:
     """Why this machine may not train; empty if it may. What is wrong on every machine alike is
-    told as a warning."""
+    told as a warning. `only`: for all that this check tells."""
     folders = [nearest_folder(place.where) for place in places if place.own]
-    command = [sys.executable, "-m", "holdfast.checks", *dict.fromkeys(folders)]
+    command = [sys.executable, "-m", "holdfast.checks", f"--only={only}", *dict.fromkeys(folders)]
     try:
         said = await output_of(command, node, LONGEST_S)
     except TimeoutError:

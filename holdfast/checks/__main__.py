@@ -1,4 +1,5 @@
-"""The quick checks of this machine, for its agent: `python -m holdfast.checks FOLDER...`."""
+"""The quick checks of this machine, for its agent: `python -m holdfast.checks [--only=CHECK]
+FOLDER...`. With the name of a check, only the processes that answer for it: the machine trains."""
 
 import socket
 import sys
@@ -9,10 +10,16 @@ from holdfast.checks.compare import CheckReport
 from holdfast.checks.plan import groups
 from holdfast.checks.runner import run
 
+ONLY = "--only="
+
 
 def main() -> None:
     """Print one `CheckReport` as JSON."""
-    found = [result for group in groups(sys.argv[1:], quick=True) for result in run(group)]
+    told = [word for word in sys.argv[1:] if not word.startswith(ONLY)]
+    only = "".join(word.removeprefix(ONLY) for word in sys.argv[1:] if word.startswith(ONLY))
+    chosen = groups(told, quick=True)
+    chosen = [group for group in chosen if only in group.names] or chosen
+    found = [result for group in chosen for result in run(group)]
     report = CheckReport(machine=socket.gethostname(), checks=tuple(found))
     print(msgspec.json.encode(report).decode(), flush=True)
 

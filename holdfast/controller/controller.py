@@ -315,10 +315,18 @@ def _node_unfit(state: State, event: NodeUnfit | NodesChecked) -> list[AnyAction
     if node is None or node.state is NodeState.MEMBER:
         return []
     machines.failed(state, node, event.why)
-    return _failed(state, node, event.why)
+    return _failed(state, node, event.why, told=False)
 
 
-def _failed(state: State, node: Node, found: str) -> list[AnyAction]:
+def _failed(state: State, node: Node, found: str, *, told: bool) -> list[AnyAction]:
+    """`told`: others have told meanwhile what they have found."""
+    if not machines.shared(state, node):
+        if actions := machines.compare_with_another(state, node, found):
+            return actions
+        if not told and state.limits.checks == "spares":
+            machines.keep(state, node, found, "no other machine has told whether it fails likewise")
+            return []
+    state.doubted.pop(node.node, None)
     why = f"{node.name} failed its checks: {found}"
     reason = machines.innocent(state, node)
     if reason and state.limits.checks == "spares":
@@ -341,8 +349,11 @@ def _nodes_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     actions = recovery.when_checked(state, event)
     for node_id, why in event.found.items():
         node = state.nodes.get(node_id)
-        if why and node is not None and node.state is not NodeState.MEMBER:
-            actions += _failed(state, node, why)
+        judged = state.limits.checks == "spares" or node_id in state.doubted
+        if why and judged and node is not None and node.state is not NodeState.MEMBER:
+            actions += _failed(state, node, why, told=len(event.found) > 1)
+    for node_id, why in machines.unanswered(state, event):
+        actions += _failed(state, state.nodes[node_id], why, told=False)
     return actions or health.review(state) or resizing.review(state) or updates.review(state)
 
 
@@ -548,7 +559,7 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     if not state.ended and state.phase is not Phase.CLOSING:
         actions += nodes.top_up(state, "nodes were lost while the controller was down")
     repeat = state.phase is phase and not overtaken
-    actions += updates.again(state)
+    actions += [*updates.again(state), *machines.compare_again(state)]
     return [*actions, *(_repeat_orders(state) if repeat else [])]
 
 

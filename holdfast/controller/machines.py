@@ -6,16 +6,20 @@ fails is replaced before it is needed. What a check finds in a member is a condi
 like any other (`conditions.py`), so the ladder weighs it as such.
 
 What is wrong with an image, a driver or anything else that nodes have in common fails on every
-machine, and leaving one after the other ends with none. So where a machine fails a check that the
-one before it failed, and none has passed since, or where too many have failed, it is not the
-machine: a spare then stays, warm and not counted, and is checked again.
+machine, and leaving one after the other ends with none. So before a machine is left, another one
+repeats the check that it has failed, beside it: a spare or, where there is no other, a member,
+which trains on. Where that one fails likewise, or one before it has and none has passed since, or
+where too many have failed, it is not the machine: a spare then stays, warm and not counted, and is
+checked again; so it does while nobody has answered.
 """
+
+import re
 
 from holdfast.actions import AnyAction, CheckNodes
 from holdfast.controller import conditions
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies import replace
-from holdfast.controller.state import FailedCheck, Node, NodeState, State
+from holdfast.controller.state import FailedCheck, Node, NodeState, State, UnclearFailure
 from holdfast.events import Diagnosed, HealthChanged, NodesChecked, Severity
 
 CONDITION = "failed-checks"
@@ -48,32 +52,81 @@ def resumed(state: State) -> None:
     """Whoever was asked by a former controller may have answered to nobody."""
     for node in state.nodes.values():
         node.asked = node.checked
+    if state.limits.checks == "spares":
+        state.doubted.clear()
 
 
 def failed(state: State, node: Node, why: str) -> None:
     """A machine has failed its checks."""
     others = [one for one in state.failed_checks if one.node != node.node]
     others = [one for one in others if state.now - one.at < replace.WINDOW_S]
-    check = why.partition(":")[0]
-    state.failed_checks = [*others, FailedCheck(state.now, node.node, node.name, check)]
+    state.failed_checks = [*others, FailedCheck(state.now, node.node, node.name, _checks_of(why))]
+
+
+def _checks_of(why: str) -> tuple[str, ...]:
+    """The names of the checks that have failed."""
+    return tuple(part.partition(":")[0] for part in why.split("; "))
+
+
+def compare_with_another(state: State, node: Node, why: str) -> list[AnyAction]:
+    """It is not known yet whose fault it is, were others checked at the same time or not: what all
+    share may have failed since they passed. Another node is checked for the same, and this one once
+    more. Nothing if that was done, or there is none."""
+    if state.doubted.pop(node.node, None) is not None:
+        return []
+    other = _witness(state, node)
+    if other is None:
+        return []
+    state.doubted[node.node] = UnclearFailure(why, other)
+    return [_repeated_check(node.node, other, node.name, why)]
+
+
+def _repeated_check(node: str, other: str, name: str, why: str) -> CheckNodes:
+    reason = f"{name} has failed its checks ({why}): does another machine fail likewise?"
+    return CheckNodes(nodes=(node, other), beside=_checks_of(why)[0], reason=reason)
+
+
+def compare_again(state: State) -> list[AnyAction]:
+    """What a former controller was told of it is lost."""
+    return [
+        _repeated_check(node, doubt.witness, state.nodes[node].name, doubt.why)
+        for node, doubt in state.doubted.items()
+    ]
+
+
+def unanswered(state: State, event: NodesChecked) -> list[tuple[str, str]]:
+    """Nodes that were to repeat a check of theirs beside another one, and have not; and what they
+    had found. Those that have passed are in doubt no more."""
+    for node in [node for node, why in event.found.items() if not why]:
+        state.doubted.pop(node, None)
+    return [(node, state.doubted[node].why) for node in event.missing if node in state.doubted]
+
+
+def _witness(state: State, node: Node) -> str | None:
+    """A node that can train, and has failed nothing: a spare, else the member of the last rank."""
+    members = [one for _, one in sorted(state.ranks.items(), reverse=True)]
+    others = [one for one in [*state.spares, *members] if one != node.node]
+    sound = [one for one in others if not conditions.standing(state, one)]
+    return next(iter([*sound, *others]), None)
 
 
 def innocent(state: State, node: Node) -> str:
     """A machine that waits has failed: why it is not to be left for that. Empty if it is, which
     then counts as one of those that may be cordoned."""
-    if why := _shared(state, node):
+    if why := shared(state, node):
         return why
     limit = conditions.cordon(state, node)
     return f"of the machines that this job may leave, {limit}" if limit else ""
 
 
-def _shared(state: State, node: Node) -> str:
+def shared(state: State, node: Node) -> str:
     """Why it is probably not this machine's fault that it has failed; empty if it may be."""
     own = next((one for one in state.failed_checks if one.node == node.node), None)
     if own is None:  # another one has passed at the same time
         return ""
     others = [one for one in state.failed_checks if one is not own]
-    if same := [one for one in others if one.check == own.check]:
+    same = [one for one in others if set(one.checks) & set(own.checks)]
+    if set(own.checks) <= {check for one in same for check in one.checks}:
         return f"{same[-1].name} has failed the same check, so look at what nodes share"
     if len(others) >= IN_A_ROW:
         return f"{len(others)} others have failed theirs, so look at what nodes share"
@@ -118,7 +171,8 @@ def heard(state: State, event: NodesChecked) -> Diagnosed | None:
     """The verdict that has waited for this, if one has; members that failed have a fault now,
     unless most have, or others have failed likewise."""
     found = {n: why for n, why in event.found.items() if n in state.nodes}
-    _compare(state, found)
+    passes = not all(found.values())
+    _compare(state, _without_witnesses(state, found), passes=passes)
     for node in filter(None, map(state.nodes.get, event.missing)):
         node.asked = False  # it is asked again with the next news, not at once
     verdict, waits = state.suspicion, state.phase is Phase.RECOVERING and state.stopped
@@ -128,9 +182,25 @@ def heard(state: State, event: NodesChecked) -> Diagnosed | None:
     return verdict
 
 
-def _compare(state: State, found: dict[str, str]) -> None:
+def _without_witnesses(state: State, found: dict[str, str]) -> dict[str, str]:
+    """Members that have repeated a check while they train are no worse for how that ended; one that
+    failed likewise counts for the one that is doubted."""
+    asked = {n: d for n, d in state.doubted.items() if d.witness in state.ranks.values()}
+    for node, doubt in asked.items():
+        if alike(found.get(doubt.witness, ""), found.get(node, "")):
+            failed(state, state.nodes[doubt.witness], found[doubt.witness])
+    told = {doubt.witness for doubt in asked.values()}
+    return {node: why for node, why in found.items() if node not in told}
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two machines have found the same, whatever they have counted."""
+    told = [set(re.sub(r"\d+", "", why).split("; ")) for why in (one, other) if why]
+    return len(told) == 2 and bool(told[0] & told[1])
+
+
+def _compare(state: State, found: dict[str, str], *, passes: bool) -> None:
     """What machines have found at the same time. Where one passes, a failure is another's own."""
-    passes = not all(found.values())
     state.failed_checks = [] if passes else state.failed_checks
     for node, why in ((state.nodes[node_id], why) for node_id, why in found.items()):
         node.checked = not why
@@ -141,7 +211,7 @@ def _compare(state: State, found: dict[str, str]) -> None:
     members = {node: why for node, why in found.items() if node in state.ranks.values()}
     bad = {node: why for node, why in members.items() if why}
     if not (len(bad) > 1 and 2 * len(bad) > len(members)):
-        bad = {node: why for node, why in bad.items() if _shared(state, state.nodes[node])}
+        bad = {node: why for node, why in bad.items() if shared(state, state.nodes[node])}
     if bad:
         count = f"{len(bad)} of {len(members)} machines that train and were checked have failed"
         told = next(iter(bad.values()))

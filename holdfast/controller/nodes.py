@@ -143,6 +143,7 @@ def remove(state: State, node_id: str, why: str) -> Node | None:
     state.faults.pop(node_id, None)
     state.health.pop(node_id, None)
     state.preparing.pop(node_id, None)
+    state.doubted.pop(node_id, None)
     node = state.nodes.pop(node_id, None)
     if node is None:
         return None

@@ -261,7 +261,14 @@ class FailedCheck(msgspec.Struct, frozen=True):
     at: float
     node: str
     name: str
-    check: str  # the first that failed
+    checks: tuple[str, ...] = ()  # that failed
+
+
+class UnclearFailure(msgspec.Struct, frozen=True):
+    """A check has failed on a node, and another one repeats it."""
+
+    why: str
+    witness: str  # that node
 
 
 class Sizing(msgspec.Struct, kw_only=True):
@@ -352,6 +359,7 @@ class State(msgspec.Struct, kw_only=True):
     asked: int = 0  # nodes asked for that have not joined yet
     preparing: dict[str, str] = {}  # node → what it does before it can start workers
     failed_checks: list[FailedCheck] = []  # since a machine has passed
+    doubted: dict[str, UnclearFailure] = {}  # by the node whose check has failed
     recheck_at: float | None = None  # of spares that have failed them and stay
     stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
     faults: dict[str, list[float]] = {}  # node → recent device faults

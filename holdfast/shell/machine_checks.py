@@ -7,7 +7,7 @@ caller's.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from holdfast.events import NodesChecked, NodeUnfit
 from holdfast.messages import CheckMachine, ChecksReply, MachineChecked, RepeatStep
 from holdfast.shell.repetitions import Repetitions
 
+EVERYTHING: Mapping[str, str] = {}
 NODE_S = 330.0  # agents give up their checks after 300 s
 
 Reply = Callable[[ChecksReply], None]
@@ -61,7 +62,9 @@ class MachineChecks:
         if order.repeat is not None:
             self.repetitions.obey(order, connected, now)
             return
-        self._begin(order.nodes, connected, now, partial(self._tell, order.attempt))
+        train = self._state.ranks.values() if order.beside else ()
+        only = dict.fromkeys(train, order.beside)
+        self._begin(order.nodes, connected, now, partial(self._tell, order.attempt), only)
 
     def _begin(
         self,
@@ -69,13 +72,14 @@ class MachineChecks:
         connected: Collection[str],
         now: float,
         done: Callable[[CheckRound], None],
+        only: Mapping[str, str] = EVERYTHING,
     ) -> None:
         number = next(self._numbers)
         there = {node: now for node in nodes if node in connected}
         absent = [node for node in nodes if node not in there]
         self._rounds[number] = CheckRound(done, there, {}, absent)
         for node in there:
-            self._send(node, CheckMachine(number=number))
+            self._send(node, CheckMachine(number=number, only=only.get(node, "")))
         self._end(number)
 
     def answered(self, node: str, answer: MachineChecked) -> None:

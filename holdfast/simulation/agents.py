@@ -345,7 +345,7 @@ class SimulatedAgent:
         self._up(EvidenceReply(number=number, found=NodeEvidence(node=self.node)))
 
     def _tell_checked(self, number: int) -> None:
-        self._up(MachineChecked(number=number, why=self.fault or self._env.shared_fault))
+        self._up(MachineChecked(number=number, why=self._env.found_on(self.fault)))
 
     def _tell_prepared(self, question: PrepareVersion) -> None:
         why = self._truth.flaw(question.version)

@@ -67,6 +67,10 @@ class Environment:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._planned = 0
 
+    def found_on(self, own: str) -> str:
+        """What checks find on a machine that has such a fault of its own, or none."""
+        return "; ".join(filter(None, (own, self.shared_fault)))
+
     def after(self, delay_s: float, what: Callable[..., None], *words: object) -> None:
         """Let `what(*words)` happen `delay_s` from now."""
         self._planned += 1

@@ -412,12 +412,7 @@ def _shared_faults(world: "World") -> None:
     """What all nodes share is broken for a while."""
     if not world.env.shared_fault:
         world.env.shared_fault = WRONG
-        world.referees.all_fail()
-        world.env.after(world.env.between(60.0, 7200.0), _shared_fault_is_over, world)
-
-
-def _shared_fault_is_over(world: "World") -> None:
-    world.env.shared_fault = ""
+        world.env.after(world.env.between(60.0, 7200.0), world.machines_are_well)
 
 
 def _disk_faults(world: "World") -> None:

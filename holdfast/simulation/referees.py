@@ -463,9 +463,9 @@ class Referees:
         """A node has a fault, an alert or a warning."""
         self._efficiency.sickness.struck(node, condition, severity, self._env.now)
 
-    def all_fail(self) -> None:
-        """From now on every machine fails its checks."""
-        self._efficiency.checks.begins()
+    def all_passed(self, *, lately: bool) -> None:
+        """Every machine has begun to pass its checks again, so long ago."""
+        self._efficiency.checks.unclear = lately
 
     def stands(self, attempt: int, for_s: float, within_s: float) -> None:
         """An attempt hangs, for so long of the time that its controller was awake."""

@@ -22,7 +22,7 @@ from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.lives import Lives
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.runs import Group
-from holdfast.simulation.shared_faults import DISK
+from holdfast.simulation.shared_faults import COMPARED_S, DISK
 from holdfast.simulation.sightings import Sightings
 from holdfast.simulation.wires import SimulatedWire
 
@@ -82,7 +82,8 @@ class World:
 
     def _calm_down(self) -> None:
         env = self.env
-        env.calm, env.shared_fault = True, ""
+        env.calm = True
+        self.machines_are_well()
         self.truth.crashing = self.truth.storage_away = False
         for agent in self.living():
             agent.slow, agent.drags, agent.stalls_until = None, 1.0, 0.0
@@ -92,6 +93,15 @@ class World:
                 agent.wire.flow()
                 agent.wire.hurry()
         self._at_usual_speed()
+
+    def machines_are_well(self) -> None:
+        """What all of them have in common is."""
+        self.env.shared_fault = ""
+        self.referees.all_passed(lately=True)
+        self.env.after(COMPARED_S, self._compared)
+
+    def _compared(self) -> None:
+        self.referees.all_passed(lately=False)
 
     def _at_usual_speed(self) -> None:
         for group in self.truth.training():

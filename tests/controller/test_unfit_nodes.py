@@ -92,10 +92,13 @@ def test_a_spare_that_has_not_answered_is_asked_again_with_the_next_news() -> No
     assert only(world.tell(DeadlinePassed()), CheckNodes).nodes == ("c",)
 
 
-def test_a_spare_that_fails_them_is_replaced_before_it_is_needed() -> None:
+def test_a_spare_that_fails_them_alone_is_replaced_before_it_is_needed() -> None:
     world = running(checks="spares")
-    actions = world.tell(NodesChecked(found={"c": "memory: 1 of 64 blocks"}))
+    asked = only(world.tell(NodesChecked(found={"c": "memory: 1 of 64 blocks"})), CheckNodes)
+    assert (asked.nodes, asked.beside) == (("c", "b"), "memory"), "a member runs that one, too"
+    actions = world.tell(NodesChecked(found={"c": "memory: 1 of 64 blocks", "b": ""}))
     assert only(actions, Fence).node == "c" and only(actions, AskNodes).count == 1
+    assert only(actions, Fence).blamed and not world.state.doubted
     assert world.state.phase is Phase.RUNNING
     [note] = world.state.notes
     assert note.text.startswith("spare c is replaced: c failed its checks: memory: 1 of 64 blocks")
@@ -104,8 +107,8 @@ def test_a_spare_that_fails_them_is_replaced_before_it_is_needed() -> None:
 MATMUL = "matmul: the check exited with status 1: libcublas.so.12"
 
 
-def fails(world: World, node: str, why: str = MATMUL) -> list[AnyAction]:
-    return world.tell(NodesChecked(found={node: why}))
+def fails(world: World, node: str, why: str = MATMUL, **others: str) -> list[AnyAction]:
+    return world.tell(NodesChecked(found={node: why, **others}))
 
 
 def noted(world: World) -> str:
@@ -114,22 +117,74 @@ def noted(world: World) -> str:
 
 def test_what_fails_on_the_next_machine_too_is_shared_and_costs_no_other_machine() -> None:
     world = running(checks="spares")
-    assert only(fails(world, "c"), Fence).blamed
-    world.add("d")
-    assert fails(world, "d") == [], "it stays"
-    assert world.state.spares == ["d"] and sound_spares(world.state) == 0
-    assert "spare d has failed its checks (matmul: " in noted(world)
-    assert "stays: c has failed the same check, so look at what nodes share" in noted(world)
+    assert kinds(fails(world, "c")) == ["CheckNodes"]
+    assert fails(world, "c", b=MATMUL) == [], "it stays, and the member trains on"
+    assert world.state.spares == ["c"] and sound_spares(world.state) == 0
+    assert world.state.phase is Phase.RUNNING and "b" not in world.state.health
+    assert "spare c has failed its checks (matmul: " in noted(world)
+    assert "stays: b has failed the same check, so look at what nodes share" in noted(world)
     notes = len(world.state.notes)
     for _ in range(3):
         asked = only(world.tell(DeadlinePassed(), after_s=600.0), CheckNodes)
-        assert asked.nodes == ("d",) and fails(world, "d") == []
+        assert asked.nodes == ("c",) and fails(world, "c") == []
     assert len(world.state.notes) == notes, "it is said once"
     assert world.controller.next_deadline() is not None
     only(world.tell(DeadlinePassed(), after_s=600.0), CheckNodes)
-    world.tell(NodesChecked(found={"d": ""}))
-    assert sound_spares(world.state) == 1 and "d has passed" in noted(world)
+    world.tell(NodesChecked(found={"c": ""}))
+    assert sound_spares(world.state) == 1 and "c has passed" in noted(world)
     assert not world.state.health and not world.state.failed_checks
+
+
+def test_while_nobody_has_answered_a_spare_that_has_failed_stays_and_is_compared_again() -> None:
+    world = running(checks="spares")
+    fails(world, "c")
+    assert world.tell(NodesChecked(found={"c": MATMUL}, missing=("b",))) == []
+    assert world.state.spares == ["c"] and sound_spares(world.state) == 0
+    assert "no other machine has told whether it fails likewise" in noted(world)
+    assert only(world.tell(DeadlinePassed(), after_s=600.0), CheckNodes).nodes == ("c",)
+    assert only(fails(world, "c"), CheckNodes).nodes == ("c", "b")
+    assert only(fails(world, "c", b=""), Fence).node == "c"
+
+
+def test_a_failure_that_does_not_come_again_costs_nothing() -> None:
+    world = running(checks="spares")
+    fails(world, "c")
+    assert fails(world, "c", why="", b="") == []
+    assert sound_spares(world.state) == 1 and not world.state.doubted
+
+
+def test_a_member_that_fails_otherwise_because_it_trains_excuses_nobody() -> None:
+    world = running(checks="spares")
+    fails(world, "c")
+    actions = fails(world, "c", b="matmul: CUDA out of memory")
+    assert only(actions, Fence).node == "c" and "b" not in world.state.health
+
+
+def test_another_spare_is_asked_before_any_member() -> None:
+    world = running(checks="spares", spare_count=2)
+    world.add("d")
+    assert only(fails(world, "c"), CheckNodes).nodes == ("c", "d")
+    assert only(fails(world, "c", d=""), Fence).node == "c"
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_new_node_that_fails_its_checks_is_compared_with_one_that_trains(alike: bool) -> None:
+    world = running(checks="all")
+    asked = only(unfit(world, "d"), CheckNodes)
+    assert asked.nodes == ("d", "c") and asked.beside == "memory"
+    assert only(world.tell(ControllerResumed(existing=tuple("abcd"))), CheckNodes).nodes == (
+        "d", "c",
+    )  # fmt: skip
+    found = {"d": "memory: 3 of 64 blocks", "c": "memory: 1 of 64 blocks" if alike else ""}
+    fence = only(world.tell(NodesChecked(found=found)), Fence)
+    assert (fence.node, fence.blamed) == ("d", not alike)
+
+
+def test_a_new_node_whose_second_answer_never_comes_is_left_all_the_same() -> None:
+    world = running(checks="all")
+    unfit(world, "d")
+    actions = world.tell(NodesChecked(found={"c": ""}, missing=("d",)))
+    assert only(actions, Fence).node == "d"
 
 
 def test_spares_that_fail_the_same_check_at_once_all_stay() -> None:
@@ -143,21 +198,25 @@ def test_a_machine_that_fails_where_others_pass_is_left() -> None:
     world = running(checks="spares", spare_count=2)
     fails(world, "c")
     world.add("d")
+    fails(world, "c", d=MATMUL)
+    assert world.state.spares == ["c", "d"]
     world.add("e")
-    assert fails(world, "d") == []
-    actions = world.tell(NodesChecked(found={"e": "", "d": MATMUL}))
-    assert only(actions, Fence).node == "d"
+    asked = only(fails(world, "d", e=""), CheckNodes)
+    assert asked.nodes == ("d", "e"), "what they share may have failed since that one passed"
+    assert only(fails(world, "d", e=""), Fence).node == "d"
 
 
 @pytest.mark.parametrize("one_passes", [False, True])
 def test_only_so_many_machines_are_left_for_their_checks(one_passes: bool) -> None:
     """In a row, or of a job within a day; then the spare stays, and that is told."""
     world = running(checks="spares", spare_count=2)
-    world.add("well")
-    passed = {"well": ""} if one_passes else {}
+    other = {"well": ""} if one_passes else {"b": "busy: y"}
+    if one_passes:
+        world.add("well")
     spare, left = "c", 0
     for number in range(CORDONS_MIN + 2):
-        actions = world.tell(NodesChecked(found={spare: f"check {number}: x", **passed}))
+        if "CheckNodes" in kinds(actions := fails(world, spare, f"check {number}: x")):
+            actions = fails(world, spare, f"check {number}: x", **other)
         if "Fence" in kinds(actions):
             assert only(actions, AskNodes).count == 1
             left, spare = left + 1, f"new-{number}"

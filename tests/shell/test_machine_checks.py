@@ -46,6 +46,10 @@ def test_one_that_fails_is_replaced_and_the_others_stay() -> None:
     it.answer(it.spares[0], "memory: 1 of 64 blocks")
     it.answer(it.spares[1])
     assert it.replies == [ChecksReply(found={"b": "memory: 1 of 64 blocks", "c": ""})]
+    assert it.scene.state.spares == ["b", "c"], "the other one is to fail likewise, or not"
+    for node, why in (("b", "memory: 2 of 64 blocks"), ("c", "")):
+        it.scene.shell.answered(node, MachineChecked(number=2, why=why))
+    it.scene.settle()
     assert it.scene.state.spares == ["c"] and ("removed", "b") in it.scene.effects
     assert ("made", 1) in it.scene.effects
 
@@ -79,6 +83,14 @@ def test_without_spares_the_answer_is_that_there_are_none() -> None:
     scene.running("a")
     scene.shell.client(AskChecks(), replies.append)
     assert replies == [ChecksReply(found={})]
+
+
+def test_a_member_runs_only_the_check_that_it_is_to_repeat_beside_its_training() -> None:
+    it = Asking()
+    order = CheckNodes(nodes=("b", "a"), beside="matmul", reason="x")
+    it.scene.shell.checks.obey(order, ("a", "b"), 1.0)
+    assert it.asked(it.spares[0]) == [CheckMachine(number=1)]
+    assert it.asked(it.member) == [CheckMachine(number=1, only="matmul")]
 
 
 def test_whom_the_controller_names_is_asked_too_and_the_answer_is_one_fact() -> None:
