@@ -25,8 +25,7 @@ Keeps = Literal["", "here", "elsewhere"]
 
 class Store(msgspec.Struct, frozen=True):
     """Where the rendezvous store of one attempt listens; `hosted` when a store really serves there.
-    With `hosted=False` only the port is reserved and rank 0 of the script is expected to serve.
-    """
+    With `hosted=False` only the port is reserved and rank 0 of the script is expected to serve."""
 
     host: str
     port: int
@@ -175,6 +174,12 @@ class OrdersLost(Event, frozen=True, kw_only=True):
     attempt: int  # the newest that it was told to start or to stop
 
 
+class HandedOver(Event, frozen=True, kw_only=True):
+    """This controller hears of no node on another machine, and gives its place away."""
+
+    met: bool  # it has heard of one before
+
+
 class NodeReady(Event, frozen=True, kw_only=True):
     """The node can start workers at once; `store` is the fresh store it offers.
 
@@ -205,13 +210,10 @@ class NodeUnfit(Event, frozen=True, kw_only=True):
 
 
 class NodesChecked(Event, frozen=True, kw_only=True):
-    """What their machines have found in themselves; empty: nothing. Answers `CheckNodes`.
-
-    `missing` have not answered, or were gone.
-    """
+    """What their machines have found in themselves; empty: nothing. Answers `CheckNodes`."""
 
     found: dict[str, str]
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # that have not answered, or were gone
     attempt: int = 0  # that of the order
     told: str = ""  # what is known now of the step that they have repeated
 
@@ -227,13 +229,10 @@ class NodeLost(Event, frozen=True, kw_only=True):
 
 
 class NodeLeft(Event, frozen=True, kw_only=True):
-    """The agent ended in an orderly way, after having been dismissed or asked by its engine.
-
-    `detail` is what the driver knows of who asked.
-    """
+    """The agent ended in an orderly way, after having been dismissed or asked by its engine."""
 
     node: str
-    detail: str = ""
+    detail: str = ""  # what the driver knows of who asked
 
 
 class WorkerExited(Event, frozen=True, kw_only=True):
@@ -562,6 +561,7 @@ AnyEvent = (
     | ControllerResumed
     | NodeJoined
     | OrdersLost
+    | HandedOver
     | NodeReady
     | NodePreparing
     | NodeUnfit

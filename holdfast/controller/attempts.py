@@ -3,6 +3,7 @@
 from holdfast.actions import AnyAction, EndJob, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import checkpoints, incidents, nodes, sizes, skipping, versions
 from holdfast.controller.phases import FINAL, Phase
+from holdfast.controller.policies import restart
 from holdfast.controller.state import Node, State
 from holdfast.events import Keeps, Milestone, Store
 
@@ -37,6 +38,10 @@ def _wait_for_nodes(state: State) -> list[AnyAction]:
     if state.preparing:
         node, what = next(iter(state.preparing.items()))
         state.why += f" ({state.nodes[node].name}: {what})"
+    if state.ask_at is not None and state.now < state.ask_at:
+        state.ask_at = min(state.ask_at, state.now + restart.LAST_BACKOFF_S)
+        in_s = state.ask_at - state.now
+        state.why += f", asked for in {in_s:.3g} s: {state.held_back}"
     if state.wait_deadline is None:
         state.wait_deadline = state.now + state.limits.node_wait_s
     return nodes.top_up(state, state.why)
@@ -98,6 +103,7 @@ def stop(
     state.stopped, state.standstill = False, ""
     state.leave_deadline = state.quiet_deadline = state.sizing.grow_deadline = None
     state.wait_deadline = state.sizing.shrink_deadline = None
+    state.ask_at = None if phase is Phase.CLOSING else state.ask_at
     state.sizing.stop_at = state.now
     incidents.note(state, "StopAttempt", why)
     parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones
@@ -146,7 +152,7 @@ def end(state: State, outcome: Outcome, why: str) -> list[AnyAction]:
     state.move(FINAL[outcome], why)
     state.outcome, state.ended_at = outcome, state.now
     state.start_deadline = state.wait_deadline = state.sizing.shrink_deadline = None
-    state.sizing.grow_deadline = None
+    state.sizing.grow_deadline = state.updating.look_deadline = state.ask_at = None
     state.leave_deadline = state.quiet_deadline = state.recheck_at = None
     state.standstill = ""
     if outcome is Outcome.SUCCEEDED:

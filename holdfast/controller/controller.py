@@ -9,6 +9,7 @@ from typing import assert_never
 
 from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
 from holdfast.controller import (
+    arrivals,
     attempts,
     checkpoints,
     corruption,
@@ -44,6 +45,7 @@ from holdfast.events import (
     Diagnosed,
     EvidenceTaken,
     ExitGroup,
+    HandedOver,
     HangJudged,
     HangSuspected,
     HealthChanged,
@@ -78,7 +80,6 @@ from holdfast.events import (
 from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.status import Choice
 
-MAX_STILLBORN = 3  # new nodes in a row that failed: asking for more will not help
 QUIET_S = 60.0  # a script that prints nothing for longer after its start is taken to train
 STEP_WAIT_S = 600.0  # so is one that has done steps before and does none for longer
 
@@ -119,7 +120,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
         case NodeReady():
             return _node_ready(state, event)
         case NodeJoined():
-            return _node_joined(state, event)
+            return arrivals.joined(state, event)
         case NodePreparing():
             return _node_preparing(state, event)
         case NodeUnfit() | NodesChecked():
@@ -170,8 +171,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _wished(state, event)
         case JobSubmitted():
             return _submitted(state, event)
-        case ControllerResumed():
-            return _resumed(state, event)
+        case HandedOver() | ControllerResumed():
+            return _changes_hands(state, event)
         case _:
             assert_never(event)
 
@@ -218,7 +219,8 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     state.instrumented = state.instrumented or event.instrumented
     state.known_attempt = max(state.known_attempt, event.attempt)
     nodes.ready(state, node)
-    return attempts.try_start(state) or health.review(state) or _review(state)
+    more = nodes.top_up(state, f"{node.name} is ready, as others may be")
+    return [*more, *(attempts.try_start(state) or health.review(state) or _review(state))]
 
 
 def _node_preparing(state: State, event: NodePreparing) -> list[AnyAction]:
@@ -267,14 +269,14 @@ def _node_gone(
     fence = Fence(node=node_id, reason=why)
     node = nodes.remove(state, node_id, why)
     if node is None:
-        return [fence, *_stillborn(state, why)]
+        return [fence, *arrivals.stillborn(state, why)]
     actions: list[AnyAction] = [fence]
     if node.node_rank is not None:
         actions += _member_gone(state, node, why, ago_s, planned=planned)
     elif state.phase is not Phase.CLOSING:
         machines.tell(state, f"spare {node.name} {incidents.gone(planned)}: {why}")
     if not state.ended and state.phase is not Phase.CLOSING:
-        actions += nodes.top_up(state, f"{node.name} was lost: {why}")
+        actions += arrivals.gone(state, node, why, planned=planned)
         actions += attempts.try_start(state)
     return actions
 
@@ -292,19 +294,6 @@ def _member_gone(
             return []
         case _:
             return []
-
-
-def _stillborn(state: State, why: str) -> list[AnyAction]:
-    """A node that never registered."""
-    state.asked = max(0, state.asked - 1)
-    return _new_node_failed(state, f"a node died before it registered: {why}")
-
-
-def _node_joined(state: State, event: NodeJoined) -> list[AnyAction]:
-    actions = nodes.join(state, event)
-    if not actions:
-        return []
-    return [*actions, *_new_node_failed(state, f"a node is incompatible: {actions[0].reason}")]
 
 
 def _node_unfit(state: State, event: NodeUnfit | NodesChecked) -> list[AnyAction]:
@@ -336,9 +325,9 @@ def _failed(state: State, node: Node, found: str, *, told: bool) -> list[AnyActi
     kept = f"its machine is not left: {reason}" if reason else "its machine is left"
     machines.tell(state, f"spare {node.name} is replaced: {why}; {kept}")
     fence = Fence(node=node.node, reason=why, blamed=not reason)
-    many = len(state.failed_checks) >= MAX_STILLBORN
-    if many and _lacks_nodes(state):
-        return [fence, *_without_more(state, why)]
+    many = len(state.failed_checks) >= arrivals.MAX_STILLBORN
+    if many and arrivals.lacks_nodes(state):
+        return [fence, *arrivals.without_more(state, why)]
     if many or state.phase is Phase.CLOSING:
         return [fence]
     return [fence, *nodes.top_up(state, why)]
@@ -355,28 +344,6 @@ def _nodes_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     for node_id, why in machines.unanswered(state, event):
         actions += _failed(state, state.nodes[node_id], why, told=False)
     return actions or health.review(state) or resizing.review(state) or updates.review(state)
-
-
-def _new_node_failed(state: State, why: str) -> list[AnyAction]:
-    """A new node has failed. A few in a row mean that others would fail as well."""
-    state.stillborn += 1
-    if state.stillborn >= MAX_STILLBORN and _lacks_nodes(state):
-        return _without_more(state, f"replacement nodes keep failing: {why}")
-    if state.stillborn >= MAX_STILLBORN or state.phase is Phase.CLOSING:
-        return []
-    return nodes.top_up(state, why)
-
-
-def _lacks_nodes(state: State) -> bool:
-    """Whether the next attempt cannot begin without more of them."""
-    return state.phase is Phase.WAITING and nodes.missing(state) > 0
-
-
-def _without_more(state: State, why: str) -> list[AnyAction]:
-    """Train on with the nodes that there are, if these are enough."""
-    if sizes.shrinks(state, alone=why):
-        return attempts.try_start(state)
-    return attempts.end(state, Outcome.GAVE_UP, why)
 
 
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
@@ -515,6 +482,8 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
 def _deadline_passed(state: State) -> list[AnyAction]:
     at, shrink_at = state.now, state.sizing.shrink_deadline
     machines.recheck(state)
+    if state.ask_at is not None and at >= state.ask_at:
+        return nodes.top_up(state, state.held_back)
     if shrink_at is not None and at >= shrink_at:
         return attempts.try_start(state)
     if state.wait_deadline is not None and at >= state.wait_deadline:
@@ -535,8 +504,15 @@ def _waited_too_long(state: State, why: str) -> list[AnyAction]:
     """For a node; or for the store of one that has a rank: another can take that."""
     state.wait_deadline = None
     if len(state.ranks) < state.size:
-        return _without_more(state, why)
+        return arrivals.without_more(state, why)
     return _node_gone(state, state.ranks[0], why, 0.0)
+
+
+def _changes_hands(state: State, event: HandedOver | ControllerResumed) -> list[AnyAction]:
+    if isinstance(event, ControllerResumed):
+        return _resumed(state, event)
+    state.handed_over = 1 if event.met else state.handed_over + 1
+    return []
 
 
 def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:

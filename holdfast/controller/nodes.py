@@ -12,12 +12,22 @@ from holdfast.controller import conditions
 from holdfast.controller.state import Node, NodeState, State
 from holdfast.events import NodeJoined
 
+PROBE_AFTER = 2  # new nodes in a row that were of no use: the next ones come one by one
+
 
 def top_up(state: State, reason: str) -> list[AnyAction]:
     """Ask for as many nodes as are missing and not yet asked for."""
+    if state.ask_at is not None and state.now < state.ask_at:
+        return []
+    state.ask_at = None
     missing = state.wanted - len(state.nodes) - state.asked
     if missing <= 0:
         return []
+    if state.stillborn >= PROBE_AFTER:  # one shows whether others are of use
+        coming = any(node.state is NodeState.JOINING for node in state.nodes.values())
+        missing = 0 if state.asked or coming else 1
+        if not missing:
+            return []
     state.sizing.asked_at = state.sizing.asked_at or state.now
     state.asked += missing
     return [AskNodes(count=missing, reason=reason)]
@@ -33,13 +43,13 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
         why = f"it has {event.workers} workers, the others {state.workers_per_node}"
         state.lost[event.node] = why
         return [Dismiss(node=event.node, reason=why)]
-    state.stillborn = 0
     state.nodes[event.node] = Node(
         node=event.node,
         name=event.name,
         address=event.address,
         workers=event.workers,
         rack=event.rack,
+        joined_at=state.now,
     )
     return []
 
@@ -53,6 +63,8 @@ def ready(state: State, node: Node) -> None:
         if state.sizing.asked_at is not None:
             state.sizing.arrival_s = state.now - state.sizing.asked_at
             state.sizing.asked_at = state.now if state.asked else None
+        if node.ready_at is None:
+            node.ready_at, node.in_a_row, state.stillborn = state.now, state.stillborn, 0
         node.state = NodeState.SPARE
         state.spares.append(node.node)
 

@@ -23,7 +23,7 @@ def scaled(state: State, event: ScaleRequested) -> list[AnyAction]:
     sizing.target = max(limits.fewest, limits.whole(min(limits.most, event.nodes)))
     state.scaled_by = event.by
     sizing.growths, sizing.changed_at = [], None  # what was asked for is not held back
-    state.stillborn, state.failed_checks = 0, []
+    state.stillborn, state.ask_at, state.failed_checks = 0, None, []
     state.tell(f"{event.by} asked for {event.nodes} nodes")
     more = nodes.top_up(state, f"{event.by} asked for {state.target} nodes")
     return [*more, *(attempts.try_start(state) or review(state))]

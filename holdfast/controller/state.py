@@ -146,6 +146,9 @@ class Node(msgspec.Struct, kw_only=True):
     rack: str = ""  # "" if it is not known
     checked: bool = False  # its machine has passed its checks
     asked: bool = False  # to check it
+    joined_at: float = 0.0
+    ready_at: float | None = None  # for the first time
+    in_a_row: int = 0  # new nodes before it that were of no use
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,7 +364,11 @@ class State(msgspec.Struct, kw_only=True):
     failed_checks: list[FailedCheck] = []  # since a machine has passed
     doubted: dict[str, UnclearFailure] = {}  # by the node whose check has failed
     recheck_at: float | None = None  # of spares that have failed them and stay
-    stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
+    handed_over: int = 0  # by controllers in a row, of which only the first had met a node
+    stillborn: int = 0  # new nodes in a row that died before they were of use, or did not fit
+    in_vain_at: float = 0.0  # when the last of them did
+    ask_at: float | None = None  # no node is asked for before that
+    held_back: str = ""  # why
     faults: dict[str, list[float]] = {}  # node → recent device faults
     cordoned: list[float] = []  # when machines were, lately
     cordoned_there: dict[str, list[float]] = {}  # likewise, by rack
@@ -475,7 +482,7 @@ class State(msgspec.Struct, kw_only=True):
         known = (
             self.start_deadline, self.wait_deadline, self.leave_deadline, self.quiet_deadline,
             self.sizing.shrink_deadline, self.sizing.grow_deadline,
-            self.updating.look_deadline, self.recheck_at,
+            self.updating.look_deadline, self.recheck_at, self.ask_at,
         )  # fmt: skip
         return [at for at in known if at is not None]
 

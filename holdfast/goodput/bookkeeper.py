@@ -39,6 +39,7 @@ from holdfast.events import (
     DeadlinePassed,
     Diagnosed,
     EvidenceTaken,
+    HandedOver,
     HangJudged,
     HangSuspected,
     HealthChanged,
@@ -171,6 +172,7 @@ class Bookkeeper:
             case (
                 JobSubmitted()
                 | ControllerResumed()
+                | HandedOver()
                 | NodeJoined()
                 | NodePreparing()
                 | NodeUnfit()

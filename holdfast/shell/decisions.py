@@ -5,6 +5,7 @@ may vanish; only then are they acknowledged, and their orders may leave. `advanc
 one such thing each, so whoever drives them may be interrupted, or die, between any two.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -166,6 +167,12 @@ class Decisions:
         self._book.append(entry)
         self.orders.extend(actions)
         self.observe(entry, self._state)
+
+    def decide_last(self, event: AnyEvent) -> None:
+        """Nothing follows from this, and nobody is there to hold a copy."""
+        self._handle(event)
+        with contextlib.suppress(JournalFullError):
+            self._book.sync()
 
     def advance(self, connected: Collection[str]) -> bool:
         """What was decided becomes durable, then held; False if it has to wait."""

@@ -39,6 +39,8 @@ PINGS_A_SECOND = 1_500
 PING_S = 4.0
 LATE_LOOKS = 4  # one after the other, after which only silence that was listened to counts
 AT_ONCE = 0.6  # of the time after which one is silent, the others are too: two signs of life missed
+HAND_OVERS_MAX = 6  # in a row without a node that is heard; then it is they who are silent
+FIRST_WAIT_S = 10.0  # for the first of them, doubling with each controller that has met none
 LATE = 0.375  # of that time: one sign of life is overdue, so it is not known yet what they are
 
 
@@ -97,7 +99,8 @@ class NodeLives:
         self._looked: dict[str, float] = {}  # connected nodes, the longest not looked at first
         self._ever_expected: set[str] = set()
         self._farewell: Leave | None = None
-        self._began, self._met_far = clock(), False  # whether a node elsewhere was ever connected
+        self._began = clock()  # to listen
+        self.met_far = False  # whether a node elsewhere was ever connected
         self._forgave_at, self._late_count = -math.inf, 0
 
     @property
@@ -207,16 +210,17 @@ class NodeLives:
         and more than one, have fallen silent at once; or none is heard, and one that was to connect
         does not either, though others could before: to this controller or, where they are members,
         to a former one. None: that shows in a moment, because those that are not silent yet, or may
-        yet connect, are overdue, too."""
-        waits = not self._met_far and self._state.attempt and self._has_members(near)
-        if not self._met_far and any(not near(node) for node in self._nodes):
-            self._met_far = True
+        yet connect, are overdue, too; or it is too early for that, after controllers that have met
+        nobody. After some in a row nobody is cut off: nodes are silent."""
+        waits = not self.met_far and self._state.attempt and self._may_be_deaf(near)
+        if not self.met_far and any(not near(node) for node in self._nodes):
+            self.met_far = True
             if waits:  # only now could the others come, too
                 self.bridge.forgive(now, now - self._began, 0.0)
         overdue = bool(self.bridge.expected.late(now))
-        if not self._met_far and self._state.attempt:
-            return (overdue or None) if waits else False
-        if not (self._met_far and (overdue or self.bridge.silent(now))):
+        if not self.met_far and self._state.attempt:
+            return ((overdue and self._has_waited(now)) or None) if waits else False
+        if not (self.met_far and (overdue or self.bridge.silent(now))):
             return False
         far = [(node, known) for node, known in self._nodes.items() if not near(node)]
         for node, known in far:
@@ -228,9 +232,17 @@ class NodeLives:
             return None if quiet_s >= self._timeout_s * LATE else False
         return True
 
-    def _has_members(self, near: Callable[[str], bool]) -> bool:
-        """Whether more than one trains on another machine, for all that is known."""
+    def _may_be_deaf(self, near: Callable[[str], bool]) -> bool:
+        """Whether more than one trains on another machine, for all that is known, and not many
+        controllers in a row have found that they cannot be heard."""
+        if self._state.handed_over >= HAND_OVERS_MAX:
+            return False
         return sum(not near(node) for node in self._state.ranks.values()) > 1
+
+    def _has_waited(self, now: float) -> bool:
+        """For long enough to give the place away where others have before."""
+        before = self._state.handed_over
+        return not before or now - self._began >= FIRST_WAIT_S * 2 ** (before - 1)
 
     def _look_at(self, node: str, now: float) -> None:
         known = self._nodes.get(node)
@@ -264,6 +276,7 @@ class NodeLives:
         never miss anybody, so from some time on only what was listened to counts.
         """
         now = self._clock()
+        self._began += late_s
         again = now - late_s - self._forgave_at < self._timeout_s
         self._late_count = self._late_count + 1 if again else 1
         silent_s = late_s + (self._timeout_s if self._late_count <= LATE_LOOKS else 0.0)

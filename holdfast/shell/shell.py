@@ -35,6 +35,7 @@ from holdfast.events import (
     AnyEvent,
     Beginning,
     Diagnosed,
+    HandedOver,
     ScaleRequested,
     StopRequested,
     UpdateRequested,
@@ -299,10 +300,12 @@ class Shell:
 
     def look(self) -> None:
         """Silence, and time that has passed: a few times a second, and at `next_deadline`."""
+        if self.cut_off:
+            return
         now = self._clock()
         cut_off = self.can_hand_over() and self.nodes.cut_off(self._engine.near, now)
         if cut_off:
-            self.cut_off = True
+            self._hand_over()
             return
         if cut_off is not None:
             self.nodes.look(now)
@@ -318,6 +321,11 @@ class Shell:
         self.profiles.look(now)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
+
+    def _hand_over(self) -> None:
+        """The next controller has to know of this one: they may all be deaf."""
+        self.decisions.decide_last(HandedOver(met=self.nodes.met_far))
+        self.cut_off = True
 
     def forgive(self, late_s: float) -> None:
         """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""

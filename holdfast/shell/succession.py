@@ -64,6 +64,19 @@ def newest(journals: Iterable[bytes]) -> bytes:
     return max(journals, key=position_of, default=b"")
 
 
+class StandingAside:
+    """After a controller has given its place away because it hears of no node: when its process
+    may begin anew. At once it would get the place back before whoever stands by has looked, and it
+    would hear as little there as before."""
+
+    def __init__(self, within_s: float, now: float) -> None:
+        self._until = now + within_s  # by when anybody who stands by has taken the place
+
+    def is_over(self, now: float, *, taken: bool) -> bool:
+        """Whether another one has it, or none stands by."""
+        return taken or now >= self._until
+
+
 class RollCall:
     """Which agents have said what they hold, and whether others are still waited for.
 

@@ -120,6 +120,16 @@ def _agent_freezes(world: "World") -> None:
         world.env.after(for_s, agent.wake)
 
 
+def _mass_freezes(world: "World") -> None:
+    """The file system that all agents use does not answer, say. Workers train on."""
+    for_s = world.env.between(1.0, 3000.0)
+    for agent in world.living():
+        if not agent.frozen:
+            agent.in_trouble(for_s + 20.0)
+            agent.freeze()
+            world.env.after(for_s, agent.wake)
+
+
 def _node_hangs(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None and not agent.frozen:
@@ -185,6 +195,16 @@ def _preemptions(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None:
         agent.end(world.hardship.limits.stop_grace_s)
+
+
+def _bad_images(world: "World") -> None:
+    """Whatever is started from now on connects, and dies before it is ready."""
+    world.startless = True
+    world.env.after(world.env.between(30.0, 7200.0), _image_is_good, world)
+
+
+def _image_is_good(world: "World") -> None:
+    world.startless = False
 
 
 def _store_losses(world: "World") -> None:
@@ -466,12 +486,14 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "spare_deaths": _spare_deaths,
     "agent_freezes": _agent_freezes,
     "node_hangs": _node_hangs,
+    "mass_freezes": _mass_freezes,
     "partitions": _partitions,
     "switch_cuts": _switch_cuts,
     "rack_losses": _rack_losses,
     "power_losses": _power_losses,
     "blips": _blips,
     "preemptions": _preemptions,
+    "bad_images": _bad_images,
     "store_losses": _store_losses,
     "crash_loops": _crash_loops,
     "storage_outages": _storage_outages,

@@ -49,6 +49,8 @@ RATES: dict[str, tuple[float, float]] = {
     "bad_in_groups": (1, 12),  # a machine is, for good, and one at a time
     "shared_faults": (2, 20),  # for some time every machine fails the same check
     "disk_faults": (1, 10),  # a new node has a disk that fails its check
+    "bad_images": (0.5, 6),  # for a while no new node becomes ready: each dies at its start
+    "mass_freezes": (0.5, 6),  # every agent stands still at once, for what they share
     "refusals": (1, 10),  # for some time the folder that all nodes share takes no files
 }
 """Times a day, lowest and highest, where it is on at all."""
@@ -78,12 +80,18 @@ UPDATES = {kind: RATES[kind] for kind in ("updates",)}
 """The same, in a few worlds."""
 GROUPS = {kind: RATES[kind] for kind in ("bad_in_groups",)}
 """The same; groups may repeat steps there."""
+FREEZES = {kind: RATES[kind] for kind in ("mass_freezes",)}
+"""The same, in a few worlds."""
+IMAGES = {kind: RATES[kind] for kind in ("bad_images",)}
+"""The same."""
 OF_CHECKS = {kind: RATES[kind] for kind in ("shared_faults", "disk_faults", "refusals")}
 """The same, in all worlds in which machines are checked."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
 STANDBYS = 0.5  # of all clusters: those in which a second controller waits
 IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
 CHECKED = 0.08  # share of worlds in which machines of spares are checked, and in doubt all
+STARTLESS = 0.08  # share of worlds in which new nodes die at their start, for a while
+FROZEN = 0.08  # share of worlds in which all agents stand still now and then
 UPDATED = 0.08  # share of worlds in which somebody updates the job
 GROUPED = 0.08  # share of worlds with machines that are bad only in a group
 POISONED = 0.08  # share of worlds with bad batches, which may be left out
@@ -129,6 +137,8 @@ LATE = (
     | UPDATES
     | GROUPS
     | OF_CHECKS
+    | FREEZES
+    | IMAGES
 )
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES | LATE_NODES}
@@ -184,7 +194,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     dice, later = Random(f"hardship {seed}"), Random(f"later hardship {seed}")
     links, lease = Random(f"hardship of links {seed}"), Random(f"hardship of leases {seed}")
     hangs = _some(Random(f"hardship of hangs {seed}"), HANGS)
-    grouped = _groups(Random(f"hardship of nodes in groups {seed}"))
+    grouped = _seldom(Random(f"hardship of nodes in groups {seed}"), GROUPS, GROUPED)
     watch_s = HANG_TIMEOUT_S if hangs or grouped else 0.0
     slowness, flips = Random(f"hardship of slowness {seed}"), Random(f"hardship of flips {seed}")
     stragglers = _some(slowness, STRAGGLERS)
@@ -236,7 +246,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | _some(flips, FLIPS)
         | _some(Random(f"hardship of networks {seed}"), FLAKY)
         | grouped
-        | _updates(Random(f"hardship of updates {seed}")),
+        | _rare(seed),
         shares=_some(dice, FIRST_SHARES)
         | _some(links, LINK_SHARES)
         | {k: _between(elastic, *b) for k, b in LATE_NODES.items() if changes},
@@ -310,12 +320,18 @@ def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, flo
     return {k: _between(dice, *b) for k, b in bounds.items() if dice.random() < on_share}
 
 
-def _updates(dice: Random) -> dict[str, float]:
-    return {k: _between(dice, *b) for k, b in UPDATES.items() if dice.random() < UPDATED}
+def _seldom(dice: Random, bounds: dict[str, tuple[float, float]], share: float) -> dict[str, float]:
+    """In this share of all worlds."""
+    return {k: _between(dice, *b) for k, b in bounds.items() if dice.random() < share}
 
 
-def _groups(dice: Random) -> dict[str, float]:
-    return {k: _between(dice, *b) for k, b in GROUPS.items() if dice.random() < GROUPED}
+def _rare(seed: int) -> dict[str, float]:
+    """Kinds that few worlds have, each by dice of its own."""
+    return (
+        _seldom(Random(f"hardship of updates {seed}"), UPDATES, UPDATED)
+        | _seldom(Random(f"hardship of freezes {seed}"), FREEZES, FROZEN)
+        | _seldom(Random(f"hardship of images {seed}"), IMAGES, STARTLESS)
+    )
 
 
 def _batches(dice: Random, steps: float) -> tuple[int, ...]:

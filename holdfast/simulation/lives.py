@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from holdfast import lines
 from holdfast.events import ControllerResumed, JobSubmitted
-from holdfast.shell.succession import RollCall, newest
+from holdfast.shell.succession import RollCall, StandingAside, newest
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.book import SimulatedJournal
 from holdfast.simulation.control import Control, Post, Site
 from holdfast.simulation.environment import Environment
-from holdfast.simulation.lease import DURATION_S, SimulatedLease
+from holdfast.simulation.lease import DURATION_S, POLL_S, SimulatedLease
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.wires import SimulatedWire
 
@@ -108,7 +108,10 @@ class Lives:
         control = self.control
         if control is None or not _reach(agent, control):
             return None
-        return control.connect(agent)
+        wire = control.connect(agent)
+        if wire is not None and agent.node != control.machine:
+            self._referees.met()
+        return wire
 
     def died(self, control: Control, *, torn: bool) -> None:
         """This process is gone. Agents notice, unless it went with its machine."""
@@ -136,15 +139,23 @@ class Lives:
         """It has published its journal and given the lease back."""
         assert self._lease is not None
         self.control, self._published = None, self.book
+        self._referees.handed_over()
         if self._hard.standby:
             self._lease.release(control)
-            return
-        wait_s = DURATION_S + self._env.between(*AGAIN_S)  # it leaves others the time to take it
-        self._env.after(wait_s, self._return, self._lease, control)
+        aside = StandingAside(DURATION_S, self._env.now)
+        self._look_aside(self._lease, control, aside)
+
+    def _look_aside(self, lease: SimulatedLease, control: Control, aside: StandingAside) -> None:
+        """The process ends only then, and soon its container runs again."""
+        if aside.is_over(self._env.now, taken=lease.holder is not control):
+            self._env.after(self._env.between(*AGAIN_S), self._return, lease, control)
+        else:
+            self._env.after(POLL_S, self._look_aside, lease, control, aside)
 
     def _return(self, lease: SimulatedLease, control: Control) -> None:
-        """Nobody stands by: the container of the same pod runs again, where it was."""
+        """The container of the same pod runs again, where it was, and takes what nobody has."""
         if lease.holder is control and not self._referees.over:
+            self._referees.returned(standby=self._hard.standby)
             self._site.returned()
             self._follow(control.machine, control.deaf_until)
 

@@ -55,9 +55,11 @@ from holdfast.simulation.keeping import KeptWorkers
 from holdfast.simulation.left_out import FairSkips, LeftOut
 from holdfast.simulation.memory import NodeMemory, ResumedFrom, holdings
 from holdfast.simulation.numbers import FiniteNumbers
+from holdfast.simulation.one_controller import OneTerm, Succession
 from holdfast.simulation.resumption import Resumption, Samples, WholeSnapshots
 from holdfast.simulation.shared_faults import FairChecks
 from holdfast.simulation.sickness import Sickness
+from holdfast.simulation.supply import FairSupply
 from holdfast.simulation.whole_replicas import WholeReplicas
 
 ISOLATE = "isolate"  # leaves a node on suspicion, which may be wrong: its machine stays in use
@@ -292,37 +294,6 @@ class Persistence:
         return bool(self._starts) and self.used_up(max(start.at for start in self._starts))
 
 
-class OneTerm:
-    """Of two controllers only one acts, and what was done is known to all that follow."""
-
-    def __init__(self) -> None:
-        self._obeyed: dict[str, int] = {}  # node → newest term
-        self._ordered: dict[int, int] = {}  # attempt → entry that ordered its start
-        self._begun: set[int] = set()  # attempts that a node was told to start, and did
-
-    def journaled(self, entry: Entry) -> None:
-        """What this entry orders."""
-        for action in entry.actions:
-            if isinstance(action, StartAttempt):
-                self._ordered.setdefault(action.attempt, entry.seq)
-
-    def obeyed(self, node: str, order: Start | Stop | Leave) -> str:
-        """A node does what it was told."""
-        newest = self._obeyed.get(node, 0)
-        self._obeyed[node] = max(newest, order.term)
-        if isinstance(order, Start):
-            self._begun.add(order.attempt)
-        return f"{node} obeys term {order.term} after {newest}" if order.term < newest else ""
-
-    def took_over(self, ordered: dict[int, int], is_kept: Callable[[int], bool]) -> str:
-        """A controller has only what it has gathered. `is_kept`: whether an entry could be had."""
-        lost = [a for a in sorted(self._begun) if ordered.get(a) != self._ordered[a]]
-        missed = [attempt for attempt in lost if is_kept(self._ordered[attempt])]
-        self._begun -= set(lost)
-        self._ordered = dict(ordered)
-        return f"attempt {missed[0]} was begun, and is in no journal now" if missed else ""
-
-
 class Replay:
     """The journal alone gives the same decisions and the same state."""
 
@@ -370,6 +341,7 @@ class Referees:
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Resumption()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Accounting(), OneTerm()
+        self._succession = Succession()
         self._numbers, self._kept = FiniteNumbers(), KeptWorkers()
         self._updates, self._assembly = FairUpdates(), WholeSnapshots()
         self._whole = WholeReplicas(hardship.limits.nodes_each)
@@ -385,6 +357,7 @@ class Referees:
         self.outcome: Outcome | None = None
         self.entries = self.attempts = 0
         self.stillborn = 0  # nodes that died before they said anything, or did not fit
+        self._supply = FairSupply(hardship.limits.node_count + hardship.limits.spare_count)
         self._waits_since = 0.0  # no attempt, and a controller that waits for nodes
 
     @property
@@ -393,6 +366,7 @@ class Referees:
         to wait for it, and its look for silence may have to be started again a few times."""
         pauses_s = PAUSES_S if "duty_deaths" in self._hard.rates else 0.0
         waits_s = self.waits_s_max if self._hard.cluster else 0.0
+        waits_s += self._succession.waits_s(self._env.now)
         return self._hard.heartbeat_timeout_s + RECONNECT_S + NAMED_MARGIN_S + pauses_s + waits_s
 
     def found_within_s(self, step_s: float, pause_s: float) -> float:
@@ -552,9 +526,32 @@ class Referees:
         before had, too."""
         self._given_up.forget(shared)
         self._numbers.forget(shared)
+        self._succession.forget(shared)
         self._decided = self._decided if self._decided <= shared else 0
         self._replay.crashed(State(limits=self._hard.limits), False)
         self._judge(Promise.TERMS, self._terms.took_over(ordered, is_kept))
+
+    def met(self) -> None:
+        """A node on another machine than the controller has connected."""
+        self._succession.met(self._env.now)
+
+    def handed_over(self) -> None:
+        """A controller gives its place away."""
+        self._judge(Promise.BOUND, self._succession.handed_over(self.entries))
+
+    def returned(self, *, standby: bool) -> None:
+        """It has it again, whether another one stood by."""
+        self._judge(Promise.TERMS, self._succession.returned(standby=standby))
+
+    # ── new nodes ──
+
+    def started(self, node: str) -> None:
+        """It is ready."""
+        self._supply.started(node, self._env.now)
+
+    def died(self, node: str) -> None:
+        """It is gone."""
+        self._judge(Promise.BOUND, self._supply.died(node, self._env.now))
 
     # ── the end ──
 
@@ -576,7 +573,8 @@ class Referees:
     def _may_give_up(self, at: float) -> bool:
         waited_s = self._env.now - self._waits_since
         long = waited_s >= self._hard.limits.node_wait_s - 1.0
-        return self._persistence.may_give_up(at) or long or self.stillborn >= 3
+        useless = self.stillborn + self._supply.early >= 3
+        return self._persistence.may_give_up(at) or long or useless
 
     def calm(self, trains: bool, what: str, at_work: Sequence[str], nodes: int) -> None:
         """Nothing has gone wrong for long; the job has so many nodes."""

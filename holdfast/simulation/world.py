@@ -54,6 +54,7 @@ class World:
         self._ended: dict[str, str] = {}  # nodes whose end the engine knows of, and how
         self._ports = 1000
         self.bad_disk = False  # the next node has one
+        self.startless = False  # new nodes die before they are ready
 
     # ── the whole story ──
 
@@ -82,7 +83,7 @@ class World:
 
     def _calm_down(self) -> None:
         env = self.env
-        env.calm = True
+        env.calm, self.startless = True, False
         self.machines_are_well()
         self.truth.crashing = self.truth.storage_away = False
         for agent in self.living():
@@ -166,7 +167,16 @@ class World:
             self.referees.stillborn += 1
             agent.in_trouble(start_s)
         env.after(start_s, agent.connect_soon)
-        env.after(start_s + env.about(READY_S), agent.ready)
+        ready_s = start_s + env.about(READY_S)
+        if self.startless:
+            env.after(ready_s + 1.0, agent.die, "its agent process was killed by SIGKILL")
+            return
+        env.after(ready_s, self._ready, agent)
+
+    def _ready(self, agent: SimulatedAgent) -> None:
+        if agent.alive:
+            self.referees.started(agent.node)
+        agent.ready()
 
     def agent(self, node: str) -> SimulatedAgent | None:
         """The agent of a node, dead or alive."""
@@ -240,6 +250,7 @@ class World:
 
     def gone(self, agent: SimulatedAgent, how: str) -> None:
         """The agent's process has ended; the engine may tell, and a cluster does in the end."""
+        self.referees.died(agent.node)
         silent = self.env.chance(self.hardship.share("silent_deaths"))
         if how and not silent:
             self.env.after(self.env.about(NOTICED_S), self._notice, agent.node, how)

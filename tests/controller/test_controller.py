@@ -504,9 +504,9 @@ def test_a_killed_worker_is_no_fault_of_its_node() -> None:
 def test_nodes_that_die_before_they_register_end_the_job_after_a_few() -> None:
     world = World()
     world.tell(JobSubmitted())
-    for number in range(2):
-        lost = NodeLost(node=f"x{number}", reason=NodeLostReason.PROCESS)
-        assert only(world.tell(lost), AskNodes).count == 1
+    first, second = (NodeLost(node=f"x{n}", reason=NodeLostReason.PROCESS) for n in range(2))
+    assert only(world.tell(first), AskNodes).count == 1
+    assert kinds(world.tell(second)) == ["Fence"], "another one is asked for later"
     end = world.tell(NodeLost(node="x2", reason=NodeLostReason.PROCESS))
     assert only(end, EndJob).outcome is Outcome.GAVE_UP
 

@@ -87,7 +87,8 @@ def test_a_spare_that_does_not_fit_is_replaced_by_another_but_not_for_ever() -> 
     for number in range(4):
         odd = NodeJoined(node=f"odd-{number}", name="odd", address="h", workers=2)
         asked += [a.count for a in tell(controller, 1.0, odd) if isinstance(a, AskNodes)]
-    assert asked == [1, 1]
+    assert asked == [1], "and the next one later"
+    assert controller.next_deadline() == 1.0 + 40.0
     assert not controller.state.ended
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.controller import Limits, State
-from holdfast.events import ControllerResumed, NodeLost
+from holdfast.events import ControllerResumed, HandedOver, NodeLost
 from tests.shell.scene import RECONNECT_S, Scene
 
 
@@ -43,6 +43,34 @@ def test_a_controller_that_begins_where_it_hears_of_no_member_gives_none_up() ->
         assert (scene.shell.cut_off, scene.state.lost) == (True, {})
 
 
+def test_controllers_that_meet_nobody_hand_over_ever_later_and_not_for_ever() -> None:
+    """After some in a row it is the nodes that are silent, wherever the controller is."""
+    scene = resumed(training())
+    waited = []
+    while not scene.state.lost:
+        began = scene.now
+        while not (scene.shell.cut_off or scene.state.lost):
+            scene.wait(1.0)
+        waited.append(scene.now - began)
+        if scene.shell.cut_off:
+            assert scene.events(HandedOver)[-1] == HandedOver(met=False)
+            scene = resumed(scene.state)
+    assert waited == pytest.approx([11.0, 11.0, 20.0, 40.0, 80.0, 160.0, 11.0], abs=1.0)
+    assert set(scene.state.lost) == {"a", "b", "c"} and not scene.shell.cut_off
+
+
+def test_a_controller_that_has_met_a_node_begins_to_count_anew() -> None:
+    scene = resumed(training())
+    scene.wait(RECONNECT_S + 1.0)
+    scene = resumed(scene.state)
+    assert scene.state.handed_over == 1
+    for node in "abc":
+        scene.connect(node)
+    scene.wait(2 * RECONNECT_S)
+    assert scene.shell.cut_off and scene.events(HandedOver)[-1] == HandedOver(met=True)
+    assert scene.state.handed_over == 1
+
+
 def test_once_one_is_heard_the_others_get_the_whole_time_to_connect() -> None:
     scene = resumed(training())
     scene.wait(RECONNECT_S - 0.5)
@@ -51,6 +79,18 @@ def test_once_one_is_heard_the_others_get_the_whole_time_to_connect() -> None:
     assert not scene.events(NodeLost) and not scene.shell.cut_off
     scene.wait(1.5, a)
     assert set(scene.state.lost) == {"b", "c"} and not scene.shell.cut_off
+
+
+def test_time_in_which_nobody_listened_is_given_once() -> None:
+    scene = resumed(training())
+    scene.wait(1.0)
+    scene.now += 30.0
+    scene.shell.forgive(30.0)
+    a = scene.connect("a")
+    scene.wait(RECONNECT_S - 1.0, a)
+    assert not scene.events(NodeLost)
+    scene.wait(2.5, a)
+    assert set(scene.state.lost) == {"b", "c"}
 
 
 def test_nodes_of_a_job_that_has_waited_for_long_get_no_longer_for_it() -> None:

@@ -7,6 +7,7 @@ twice, fails the test: then the mutant has to move with the code.
 from holdfast.simulation.environment import Promise
 from tests.simulation.check_mutants import OF_CHECKS
 from tests.simulation.mutant import Mutant
+from tests.simulation.successor_mutants import OF_SUCCESSORS
 
 ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
 HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
@@ -118,20 +119,6 @@ MUTANTS: dict[str, Mutant] = {
         HEALTHY,
         first=6,
     ),
-    "a controller that is cut off from all nodes gives them up": Mutant(
-        SHELL_NODES,
-        "quiet_s = now - max((known.heard_at for _, known in far), default=-math.inf)",
-        "return False",
-        LIMIT,
-        first=219,
-    ),
-    "a controller that has begun where it hears of nobody gives all nodes up": Mutant(
-        SHELL_NODES,
-        "return (overdue or None) if waits else False",
-        "return False",
-        HEALTHY,
-        first=117,
-    ),
     "a bad step is forgotten with its attempt": Mutant(
         NUMERICS,
         "state.restore_below = min(step, state.restore_below or step)",
@@ -186,21 +173,21 @@ MUTANTS: dict[str, Mutant] = {
         "Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())",
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
-        first=107,
+        first=492,
     ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,
         "state.nodes[state.ranks[0]].store = None  # a store serves one attempt only",
         "pass",
         ONE,
-        first=50,
+        first=119,
     ),
     "time without a controller is waiting": Mutant(
         CONTROLLER,
         "state.wait_deadline = None  # nobody waited while there was no controller",
         "pass",
         LIMIT,
-        first=105,
+        first=493,
     ),
     "restarts are not counted": Mutant(
         RECOVERY,
@@ -369,7 +356,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=1507,
+        first=1943,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
@@ -469,13 +456,6 @@ MUTANTS: dict[str, Mutant] = {
         CALM,
         first=13,
     ),
-    "one useless node ends the job": Mutant(
-        CONTROLLER,
-        "if state.stillborn >= MAX_STILLBORN and _lacks_nodes(state):",
-        "if _lacks_nodes(state):",
-        LIMIT,
-        first=24,
-    ),
     "the bridge writes to the state": Mutant(
         BRIDGE,
         "if hello.node in self._state.lost:",
@@ -492,7 +472,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "nobody is asked to replace a lost node": Mutant(
         CONTROLLER,
-        'actions += nodes.top_up(state, f"{node.name} was lost: {why}")',
+        "actions += arrivals.gone(state, node, why, planned=planned)",
         "pass",
         SPARES,
         first=9,
@@ -594,4 +574,4 @@ MUTANTS: dict[str, Mutant] = {
         first=1016,
     ),
 }
-MUTANTS |= OF_CHECKS
+MUTANTS |= OF_CHECKS | OF_SUCCESSORS

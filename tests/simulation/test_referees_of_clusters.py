@@ -5,7 +5,9 @@ import pytest
 
 from holdfast.actions import Entry
 from holdfast.simulation.environment import Environment, Foul
-from holdfast.simulation.referees import OneTerm, Referees
+from holdfast.simulation.one_controller import IN_A_ROW, OTHERS_S, OneTerm, Succession
+from holdfast.simulation.referees import Referees
+from holdfast.simulation.supply import DEATHS_MAX, FairSupply
 from tests.simulation.test_referees import diagnosed, hardship, order, start
 
 
@@ -64,3 +66,36 @@ def test_whoever_acts_without_the_lease_or_before_a_copy_is_kept_breaks_a_promis
     for objects in (judge.acts, judge.unkept):
         with pytest.raises(Foul, match=r"one controller acts at 0\.000 s: something"):
             objects("something")
+
+
+def test_controllers_that_meet_nobody_give_their_place_away_only_so_often() -> None:
+    judge = Succession()
+    assert not any(judge.handed_over(seq) for seq in range(IN_A_ROW))
+    assert judge.waits_s(0.0) == 320.0
+    judge.met(100.0)
+    assert judge.waits_s(100.0) == 320.0, "for the others"
+    judge.met(101.0)
+    assert not judge.waits_s(100.0 + OTHERS_S)
+    assert not any(judge.handed_over(seq) for seq in range(IN_A_ROW))
+    judge.forget(IN_A_ROW - 2)
+    assert not judge.handed_over(9), "one of them is not known of any more"
+    assert (
+        judge.handed_over(10) == "controller 7 in a row gives its place away, and no node was met"
+    )
+
+
+def test_it_takes_its_place_again_only_where_nobody_else_stands_by() -> None:
+    judge = Succession()
+    assert not judge.returned(standby=False)
+    assert "takes its place again" in judge.returned(standby=True)
+
+
+def test_new_nodes_that_die_one_after_the_other_come_slowly() -> None:
+    judge = FairSupply(wanted=3)
+    assert not any(judge.died(f"n{n}", 10.0 * n) for n in range(3 + DEATHS_MAX))
+    assert "12 nodes in 600 s were asked for" in judge.died("n", 120.0)
+    judge.started("m", 121.0)
+    assert not judge.died("n", 122.0) and not judge.died("m", 123.0)
+    slow = FairSupply(wanted=3)
+    assert not any(slow.died(f"n{n}", 60.0 * n) for n in range(100))
+    assert slow.early == 100

@@ -20,6 +20,8 @@ RAN_S = 5.0  # an attempt that reports no steps but ran this long is worth no ba
 FRUITFUL_S = 60.0  # and after this long it counts as progress: the next error is a new one
 FIRST_PATIENCE_S = 5.0
 LAST_PATIENCE_S = 600.0
+FIRST_NODE_S = 10.0
+LAST_NODE_S = 300.0
 PATIENT_SHARE = 2.0  # times the window over the cap: with such waits 20 restarts last for longer
 
 
@@ -45,6 +47,16 @@ def patience_s(fruitless: int, max_restarts: int, window_s: float) -> float:
     last_s = max(LAST_BACKOFF_S, PATIENT_SHARE * window_s / max(1, max_restarts))
     last_s = min(last_s, LAST_PATIENCE_S)
     return float(min(FIRST_PATIENCE_S * 2 ** min(fruitless - 1, DOUBLINGS_MAX), last_s))
+
+
+def next_node_s(in_vain: int) -> float:
+    """Seconds to wait before another node is asked for, after so many new ones in a row that were
+    of no use: none after the first, which chance may have struck, then from 10 s to five minutes,
+    as a kubelet waits with a container that crashes."""
+    if in_vain < 2:
+        return 0.0
+    doublings = min(in_vain - 2, DOUBLINGS_MAX)
+    return float(min(FIRST_NODE_S * 2**doublings, LAST_NODE_S))
 
 
 def recent(restarts: Sequence[float], now: float, window_s: float) -> list[float]:

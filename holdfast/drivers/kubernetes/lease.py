@@ -11,7 +11,6 @@ a machine that has died hangs for far longer than a lease lasts.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.shell.succession import StandingAside
 
 DURATION_S = 10  # a successor waits for so long
 SURE_S = 7.0  # the holder is sure for so long
@@ -169,15 +169,15 @@ class Lease:
 
     async def stand_aside(self) -> None:
         """Wait until another one has it, or has not taken it for `DURATION_S`: none stands by."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DURATION_S):
-                while not await self._is_anothers():
-                    await asyncio.sleep(POLL_S)
+        aside = StandingAside(DURATION_S, _clock())
+        while not aside.is_over(_clock(), taken=await self._is_anothers()):
+            await asyncio.sleep(POLL_S)
 
     async def _is_anothers(self) -> bool:
         try:
-            found = await self._cluster.get(LEASES, self._name)
-        except ApiError:
+            async with asyncio.timeout(CALL_S):
+                found = await self._cluster.get(LEASES, self._name)
+        except (ApiError, TimeoutError):
             return False
         return _holder(found) not in ("", self._holder)
 

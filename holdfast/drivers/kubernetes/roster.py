@@ -51,6 +51,7 @@ class Roster:
         self._launchers: dict[str, Pod] = {}
         self._highest = -1  # number at the end of a pod's name
         self.shown: set[str] = set()  # UIDs of all pods that were ever seen
+        self._untold: set[str] = set()  # nodes that are gone, as the controller may not know yet
 
     def see(self, pod: Pod) -> list[Gone]:
         """A pod as it is now; the nodes that have ended with it."""
@@ -71,7 +72,9 @@ class Roster:
         if self.pods.pop(pod.uid, None) is None:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
-        return [Gone(n, ending(pod), was_planned(pod)) for n in known if n not in self._state.lost]
+        gone = [n for n in known if n not in self._state.lost]
+        self._untold.update(gone)
+        return [Gone(n, ending(pod), was_planned(pod)) for n in gone]
 
     def explained(self, event: AnyEvent) -> AnyEvent:
         """What an agent tells that leaves, with who takes its pod: it knows only that it is to go,
@@ -101,9 +104,13 @@ class Roster:
 
         Only those that are on their way count against what was asked for. A node that has joined is
         the controller's to count, whatever becomes of its pod: while a pod is leaving its node may
-        train on for hours, where a kubelet has stopped, and is replaced once it is given up."""
+        train on for hours, where a kubelet has stopped, and is replaced once it is given up. So is
+        one that has died before it joined: whether another one follows at once, it decides."""
         joined = {uid_of(n) for n in self._state.nodes}
-        return max(0, self._state.asked - sum(p.uid not in joined for p in self._usable()))
+        coming = sum(p.uid not in joined for p in self._usable())
+        self._untold -= self._state.lost.keys()
+        unheard = sum(uid_of(node) not in joined for node in self._untold)
+        return max(0, self._state.asked - coming - unheard)
 
     def room(self, wanted: int) -> int:
         """How many pods may still be made, whatever is asked for: never more than the job wants

@@ -1,0 +1,50 @@
+"""Planted bugs in who comes after a controller, or a node, that is gone; see `mutants`."""
+
+from holdfast.simulation.environment import Promise
+from tests.simulation.mutant import Mutant
+
+ARRIVALS, RESTART = "controller/arrivals.py", "controller/policies/restart.py"
+SHELL_NODES, SUCCESSION = "shell/nodes.py", "shell/succession.py"
+
+OF_SUCCESSORS: dict[str, Mutant] = {
+    "a controller that is cut off from all nodes gives them up": Mutant(
+        SHELL_NODES,
+        "quiet_s = now - max((known.heard_at for _, known in far), default=-math.inf)",
+        "return False",
+        Promise.PERSISTENCE,
+        first=219,
+    ),
+    "a controller that has begun where it hears of nobody gives all nodes up": Mutant(
+        SHELL_NODES,
+        "return ((overdue and self._has_waited(now)) or None) if waits else False",
+        "return False",
+        Promise.EFFICIENCY,
+        first=117,
+    ),
+    "controllers that hear of nobody give their place away for ever": Mutant(
+        SHELL_NODES,
+        "if self._state.handed_over >= HAND_OVERS_MAX:",
+        "if False:",
+        Promise.BOUND,
+        first=890,
+    ),
+    "a controller that hears of nobody takes its place again at once": Mutant(
+        SUCCESSION,
+        "return taken or now >= self._until",
+        "return True",
+        Promise.TERMS,
+    ),
+    "nodes that die before they are ready are asked for at once": Mutant(
+        RESTART,
+        "return float(min(FIRST_NODE_S * 2**doublings, LAST_NODE_S))",
+        "return 0.0",
+        Promise.BOUND,
+    ),
+    "one useless node ends the job": Mutant(
+        ARRIVALS,
+        "if state.stillborn >= MAX_STILLBORN and lacks_nodes(state):",
+        "if lacks_nodes(state):",
+        Promise.PERSISTENCE,
+        first=24,
+    ),
+}
