@@ -14,7 +14,9 @@ from holdfast.events import Diagnosed, HealthChanged, Severity
 
 CAUSE = "hardware-fault"
 RECENT_S = 120.0  # a fault explains what fails on other nodes for so long
-SAME_S = 1.0  # agents repeat what a controller has not acknowledged
+# agents repeat what a controller has not acknowledged, with its age; the first time it may have
+# been on its way for so long, unnoticed: later a connection is given up
+SAME_S = 10.0
 KEPT_MAX = 80  # conditions of one node
 CONFIDENCE = 0.9
 SYMPTOMS = frozenset(("peer-lost", "hang", "worker-aborted"))  # that another node may have caused

@@ -137,7 +137,7 @@ def test_what_is_tolerated_is_journaled_though_it_is_no_incident() -> None:
     (tolerated,) = world.controller.choices
     assert (tolerated.step, tolerated.about) == ("carry-on", "b")
     assert "2 within 300 s are a fault" in tolerated.reason
-    assert only(world.tell(ALERT, after_s=10), StopAttempt)
+    assert only(world.tell(ALERT, after_s=20), StopAttempt)
     (left,) = world.controller.choices
     assert (left.step, left.about, left.cause) == ("replace", "b", "hardware-fault")
     assert world.state.incidents[-1].choices == [left]
