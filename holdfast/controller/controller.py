@@ -335,11 +335,16 @@ def _failed(state: State, node: Node, found: str, *, told: bool) -> list[AnyActi
 
 def _nodes_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     """Spares that fail are replaced; members go on, or what failed is decided now."""
+    unclear = [node_id for node_id in event.found if machines.is_unclear(state, event, node_id)]
     actions = recovery.when_checked(state, event)
     for node_id, why in event.found.items():
         node = state.nodes.get(node_id)
         judged = state.limits.checks == "spares" or node_id in state.doubted
-        if why and judged and node is not None and node.state is not NodeState.MEMBER:
+        if node is None or not why:
+            continue
+        if node.state is NodeState.MEMBER:
+            actions += machines.compare_member(state, node, why, unclear=node_id in unclear)
+        elif judged:
             actions += _failed(state, node, why, told=len(event.found) > 1)
     for node_id, why in machines.unanswered(state, event):
         actions += _failed(state, state.nodes[node_id], why, told=False)

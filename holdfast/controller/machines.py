@@ -14,6 +14,7 @@ checked again; so it does while nobody has answered.
 """
 
 import re
+from collections.abc import Collection
 
 from holdfast.actions import AnyAction, CheckNodes
 from holdfast.controller import conditions
@@ -95,11 +96,14 @@ def compare_again(state: State) -> list[AnyAction]:
 
 
 def unanswered(state: State, event: NodesChecked) -> list[tuple[str, str]]:
-    """Nodes that were to repeat a check of theirs beside another one, and have not; and what they
-    had found. Those that have passed are in doubt no more."""
+    """Nodes that wait and were to repeat a check of theirs beside another one, and have not; and
+    what they had found. Those that have passed are in doubt no more."""
     for node in [node for node, why in event.found.items() if not why]:
         state.doubted.pop(node, None)
-    return [(node, state.doubted[node].why) for node in event.missing if node in state.doubted]
+    missing = [node for node in event.missing if node in state.doubted]
+    for node in [node for node in missing if node in state.ranks.values()]:
+        del state.doubted[node]  # it trains meanwhile, and goes on
+    return [(node, state.doubted[node].why) for node in missing if node in state.doubted]
 
 
 def _witness(state: State, node: Node) -> str | None:
@@ -172,7 +176,8 @@ def heard(state: State, event: NodesChecked) -> Diagnosed | None:
     unless most have, or others have failed likewise."""
     found = {n: why for n, why in event.found.items() if n in state.nodes}
     passes = not all(found.values())
-    _compare(state, _without_witnesses(state, found), passes=passes)
+    unclear = [node for node in found if is_unclear(state, event, node)]
+    _compare(state, _without_witnesses(state, found), unclear, passes=passes)
     for node in filter(None, map(state.nodes.get, event.missing)):
         node.asked = False  # it is asked again with the next news, not at once
     verdict, waits = state.suspicion, state.phase is Phase.RECOVERING and state.stopped
@@ -199,7 +204,27 @@ def alike(one: str, other: str) -> bool:
     return len(told) == 2 and bool(told[0] & told[1])
 
 
-def _compare(state: State, found: dict[str, str], *, passes: bool) -> None:
+def is_unclear(state: State, event: NodesChecked, node_id: str) -> bool:
+    """Whether a member has failed that was asked as a spare, so that no other one was at once."""
+    doubt = state.doubted.get(node_id)
+    compared = doubt is not None and doubt.witness in event.found
+    compared = compared or any(one.witness == node_id for one in state.doubted.values())
+    alone = not (event.attempt or event.told or compared)
+    return alone and bool(event.found[node_id]) and node_id in state.ranks.values()
+
+
+def compare_member(state: State, node: Node, why: str, *, unclear: bool) -> list[AnyAction]:
+    """It is given up for what it has found only once another machine has told that it does not fail
+    likewise."""
+    if unclear and shared(state, node):
+        return []
+    asked = unclear or node.node in state.doubted
+    return compare_with_another(state, node, why) if asked else []
+
+
+def _compare(
+    state: State, found: dict[str, str], unclear: Collection[str], *, passes: bool
+) -> None:
     """What machines have found at the same time. Where one passes, a failure is another's own."""
     state.failed_checks = [] if passes else state.failed_checks
     for node, why in ((state.nodes[node_id], why) for node_id, why in found.items()):
@@ -217,7 +242,7 @@ def _compare(state: State, found: dict[str, str], *, passes: bool) -> None:
         told = next(iter(bad.values()))
         tell(state, f"{count}, and none is left for that: look at what nodes share ({told})")
     for node_id, why in found.items():
-        if not why or (node_id in members and node_id not in bad):
+        if not why or (node_id in members and node_id not in bad and node_id not in unclear):
             conditions.remember(state, state.nodes[node_id], _condition(node_id, why))
 
 

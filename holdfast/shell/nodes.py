@@ -233,11 +233,11 @@ class NodeLives:
         return True
 
     def _may_be_deaf(self, near: Callable[[str], bool]) -> bool:
-        """Whether more than one trains on another machine, for all that is known, and not many
-        controllers in a row have found that they cannot be heard."""
-        if self._state.handed_over >= HAND_OVERS_MAX:
-            return False
-        return sum(not near(node) for node in self._state.ranks.values()) > 1
+        """Whether more than one trains on another machine, for all that is known, or the controller
+        before was deaf; and not many in a row have found that they are."""
+        before = self._state.handed_over
+        many = sum(not near(node) for node in self._state.ranks.values()) > 1
+        return (many or before > 0) and before < HAND_OVERS_MAX
 
     def _has_waited(self, now: float) -> bool:
         """For long enough to give the place away where others have before."""

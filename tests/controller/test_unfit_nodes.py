@@ -167,6 +167,35 @@ def test_another_spare_is_asked_before_any_member() -> None:
     assert only(fails(world, "c", d=""), Fence).node == "c"
 
 
+def promoted() -> World:
+    """Spare c was asked, and has become a member before it has answered."""
+    world = running(checks="spares")
+    world.tell(NodeLost(node="b", reason=NodeLostReason.PROCESS))
+    world.recover(cause="node-lost", rank=None)
+    assert "c" in world.state.ranks.values()
+    return world
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_member_that_was_asked_as_a_spare_is_compared_before_it_is_taken_for_bad(
+    alike: bool,
+) -> None:
+    world = promoted()
+    asked = only(fails(world, "c"), CheckNodes)
+    assert (asked.nodes, asked.beside) == (("c", "a"), "matmul") and not world.state.health
+    assert fails(world, "c", a=MATMUL if alike else "") == [], "there is no spare"
+    assert ("c" in world.state.health, world.state.doubted) == (not alike, {})
+
+
+def test_a_member_that_nobody_was_compared_with_is_not_taken_for_bad() -> None:
+    world = promoted()
+    fails(world, "c")
+    assert world.tell(NodesChecked(found={"c": MATMUL}, missing=("a",))) == []
+    fails(world, "c")
+    assert world.tell(NodesChecked(found={"a": ""}, missing=("c",))) == []
+    assert not world.state.health and not world.state.doubted
+
+
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_new_node_that_fails_its_checks_is_compared_with_one_that_trains(alike: bool) -> None:
     world = running(checks="all")

@@ -59,6 +59,17 @@ def test_controllers_that_meet_nobody_hand_over_ever_later_and_not_for_ever() ->
     assert set(scene.state.lost) == {"a", "b", "c"} and not scene.shell.cut_off
 
 
+def test_a_controller_after_a_deaf_one_gives_up_no_new_node_though_no_member_is_left() -> None:
+    scene = resumed(training())
+    scene.wait(RECONNECT_S + 1.0)
+    scene = resumed(scene.state)
+    for node in "abc":
+        scene.shell.nodes.died(node, "power was lost")
+    scene.shell.nodes.expect("d", RECONNECT_S)
+    scene.wait(RECONNECT_S + 1.0)
+    assert scene.shell.cut_off and "d" not in scene.state.lost
+
+
 def test_a_controller_that_has_met_a_node_begins_to_count_anew() -> None:
     scene = resumed(training())
     scene.wait(RECONNECT_S + 1.0)

@@ -23,8 +23,8 @@ OF_SUCCESSORS: dict[str, Mutant] = {
     ),
     "controllers that hear of nobody give their place away for ever": Mutant(
         SHELL_NODES,
-        "if self._state.handed_over >= HAND_OVERS_MAX:",
-        "if False:",
+        "return (many or before > 0) and before < HAND_OVERS_MAX",
+        "return many or before > 0",
         Promise.BOUND,
         first=890,
     ),
