@@ -256,6 +256,7 @@ class Persistence:
             if exited.error == AWAY and self._away_since is None:
                 self._away_since = at
             self._away = exited.error == AWAY or (self._away and exited.signal is None)
+            self._hit &= exited.signal is None
 
     def _started(self, at: float) -> str:
         since = at - self._limits.window_s

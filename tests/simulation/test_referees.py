@@ -317,6 +317,15 @@ def test_a_bug_that_the_job_comes_past_may_come_back(other: AnyEvent | None) -> 
             referee.journaled(entry(other))
 
 
+def test_a_bug_in_an_attempt_in_which_a_worker_is_killed_may_come_back() -> None:
+    """World 320438, in which machines are checked: the controller was away for both."""
+    referee = Persistence(hardship())
+    for number in range(1, 12):
+        assert not referee.journaled(entry(diagnosed(), order(number), at=number * 1000))
+        referee.bugged()
+        referee.journaled(entry(exited("n0", number, 0)))
+
+
 # ── replay ──
 
 
