@@ -431,8 +431,8 @@ def _has_saved(world: "World", node: str, attempt: int) -> None:
 def _shared_faults(world: "World") -> None:
     """What all nodes share is broken for a while."""
     if not world.env.shared_fault:
-        world.env.shared_fault = WRONG
-        world.env.after(world.env.between(60.0, 7200.0), world.machines_are_well)
+        world.share(WRONG)
+        world.env.after(world.env.between(60.0, 7200.0), world.share)
 
 
 def _disk_faults(world: "World") -> None:

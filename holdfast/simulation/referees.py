@@ -229,6 +229,8 @@ class Persistence:
         if isinstance(entry.event, NodeLost | NodeLeft):
             self._hit = self._away = False
             self._taken |= isinstance(entry.event, NodeLeft) or entry.event.planned
+        elif isinstance(entry.event, ControllerResumed):
+            self._hit &= not any(isinstance(action, Fence) for action in entry.actions)
         elif isinstance(entry.event, WorkerExited | WorkersExited | AttemptStopped | Progressed):
             self._hear(entry.event, entry.at)
         for action in entry.actions:
@@ -366,8 +368,7 @@ class Referees:
         """How long a member may be gone under one controller that is awake: it may have been told
         to wait for it, and its look for silence may have to be started again a few times."""
         pauses_s = PAUSES_S if "duty_deaths" in self._hard.rates else 0.0
-        waits_s = self.waits_s_max if self._hard.cluster else 0.0
-        waits_s += self._succession.waits_s(self._env.now)
+        waits_s = self.waits_s_max * self._hard.cluster + self._succession.waits_s(self._env.now)
         return self._hard.heartbeat_timeout_s + RECONNECT_S + NAMED_MARGIN_S + pauses_s + waits_s
 
     def found_within_s(self, step_s: float, pause_s: float) -> float:
@@ -438,8 +439,8 @@ class Referees:
         """A node has a fault, an alert or a warning."""
         self._efficiency.sickness.struck(node, condition, severity, self._env.now)
 
-    def all_passed(self, *, lately: bool) -> None:
-        """Every machine has begun to pass its checks again, so long ago."""
+    def all_changed(self, *, lately: bool) -> None:
+        """Every machine has begun to fail its checks, or to pass them again."""
         self._efficiency.checks.unclear = lately
 
     def stands(self, attempt: int, for_s: float, within_s: float) -> None:

@@ -1,8 +1,8 @@
 """Checks that fail on every machine alike, for what nodes share: an image, a driver, a setting.
 
 Told by the world when that begins and ends, this referee lets nobody be taken for bad meanwhile: a
-machine that is given up for its checks has to be really sick. Where it ends while machines are
-compared, one may have failed and the other one not.
+machine that is given up for its checks has to be really sick. Where it begins or ends while
+machines are compared, one may have failed and the other one not.
 """
 
 from holdfast.events import AnyEvent, NodesChecked, NodeUnfit
@@ -17,7 +17,7 @@ class FairChecks:
 
     def __init__(self) -> None:
         self._failed: set[str] = set()
-        self.unclear = False  # until a moment ago every machine has failed
+        self.unclear = False  # until a moment ago every machine has failed, or has passed
 
     def heard(self, event: AnyEvent) -> None:
         """Who has failed."""

@@ -55,6 +55,7 @@ class World:
         self._ports = 1000
         self.bad_disk = False  # the next node has one
         self.startless = False  # new nodes die before they are ready
+        self._changes = 0  # of what all machines have in common
 
     # ── the whole story ──
 
@@ -84,7 +85,7 @@ class World:
     def _calm_down(self) -> None:
         env = self.env
         env.calm, self.startless = True, False
-        self.machines_are_well()
+        self.share()
         self.truth.crashing = self.truth.storage_away = False
         for agent in self.living():
             agent.slow, agent.drags, agent.stalls_until = None, 1.0, 0.0
@@ -95,14 +96,16 @@ class World:
                 agent.wire.hurry()
         self._at_usual_speed()
 
-    def machines_are_well(self) -> None:
-        """What all of them have in common is."""
-        self.env.shared_fault = ""
-        self.referees.all_passed(lately=True)
-        self.env.after(COMPARED_S, self._compared)
+    def share(self, fault: str = "") -> None:
+        """What all machines have in common is broken, or well."""
+        self.env.shared_fault = fault
+        self._changes += 1
+        self.referees.all_changed(lately=True)
+        self.env.after(COMPARED_S, self._compared, self._changes)
 
-    def _compared(self) -> None:
-        self.referees.all_passed(lately=False)
+    def _compared(self, change: int) -> None:
+        if change == self._changes:
+            self.referees.all_changed(lately=False)
 
     def _at_usual_speed(self) -> None:
         for group in self.truth.training():

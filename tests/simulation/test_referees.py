@@ -317,13 +317,18 @@ def test_a_bug_that_the_job_comes_past_may_come_back(other: AnyEvent | None) -> 
             referee.journaled(entry(other))
 
 
-def test_a_bug_in_an_attempt_in_which_a_worker_is_killed_may_come_back() -> None:
+@pytest.mark.parametrize("other", ["a worker is killed", "nodes are lost with the controller"])
+def test_a_bug_in_an_attempt_in_which_more_happens_may_come_back(other: str) -> None:
     """World 320438, in which machines are checked: the controller was away for both."""
     referee = Persistence(hardship())
     for number in range(1, 12):
         assert not referee.journaled(entry(diagnosed(), order(number), at=number * 1000))
         referee.bugged()
-        referee.journaled(entry(exited("n0", number, 0)))
+        if other == "a worker is killed":
+            referee.journaled(entry(exited("n0", number, 0)))
+        else:
+            resumed = ControllerResumed(existing=())
+            referee.journaled(entry(resumed, Fence(node=f"n{number}", reason="")))
 
 
 # ── replay ──
