@@ -17,6 +17,7 @@ from holdfast.detection.stopping import MARGIN_S
 from holdfast.events import AnyEvent, Beginning, StragglersFound
 from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
 from holdfast.shell.nodes import GOODBYE_S
+from holdfast.shell.preparation import Tried
 from holdfast.shell.shell import Settings, Shell
 from holdfast.shell.straggler_sampling import EVERY_S, SOON
 from holdfast.simulation.agents import SimulatedAgent
@@ -122,6 +123,8 @@ class Control:
         self.shell = Shell(controller, book, engine, settings, lambda: self.clock, kept)
         self.shell.decisions.observe, self.shell.catch_up = self._observe, self._hear_all
         self.shell.doubt = self._doubts
+        if self.lease is not None:
+            self.shell.preparation.try_image = self._try_image
         self.shell.hangs.may_stand = self._may_stand
         self.shell.can_hand_over = lambda: self.lease is not None and not self._doubts()
         self.duties = {
@@ -312,6 +315,10 @@ class Control:
     def put(self, *events: AnyEvent) -> None:
         """These facts were heard together."""
         self.hear(lambda: self.shell.put(*events))
+
+    def _try_image(self, _image: str, tried: Tried) -> None:
+        """It runs, whatever becomes of nodes with it."""
+        tried("", self.shell.nodes.connected, self.clock)
 
     def died(self, node: str, how: str) -> None:
         """The engine says that a node's process has ended."""

@@ -6,7 +6,7 @@ for it. Numbers of versions whose lines were lost with a controller may be given
 
 import re
 
-from holdfast.actions import Entry, StartAttempt, StopAttempt
+from holdfast.actions import Entry, PrepareUpdate, StartAttempt, StopAttempt
 from holdfast.events import UpdatePrepared
 from holdfast.messages import Start
 from holdfast.versions import FIRST, Version
@@ -32,14 +32,18 @@ class FairUpdates:
 
     def __init__(self) -> None:
         self._ready = {FIRST.number}
+        self._images: set[int] = set()  # versions whose image is tried; then no node need be asked
         self._ordered: dict[int, Version] = {}  # by attempt
 
     def journaled(self, entry: Entry) -> str:
         """Judge what is stopped and started."""
         event = entry.event
-        if isinstance(event, UpdatePrepared) and not event.why and event.ready_count:
+        tried = isinstance(event, UpdatePrepared) and event.version in self._images
+        if isinstance(event, UpdatePrepared) and not event.why and (event.ready_count or tried):
             self._ready.add(event.version)
         for action in entry.actions:
+            if isinstance(action, PrepareUpdate) and action.version.image:
+                self._images.add(action.version.number)
             if isinstance(action, StartAttempt):
                 self._ordered[action.attempt] = action.version
                 number, what = action.version.number, "started"

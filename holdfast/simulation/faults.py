@@ -477,6 +477,12 @@ def _updates(world: "World") -> None:
     )
 
 
+def _image_updates(world: "World") -> None:
+    if world.control is not None and not world.control.stalled:
+        image = world.images.new()
+        world.control.put(UpdateRequested(by="a person", id=image, image=image))
+
+
 FAULTS: dict[str, Callable[["World"], None]] = {
     "worker_kills": _worker_kills,
     "rank_hangs": _rank_hangs,
@@ -494,6 +500,7 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "blips": _blips,
     "preemptions": _preemptions,
     "bad_images": _bad_images,
+    "image_updates": _image_updates,
     "store_losses": _store_losses,
     "crash_loops": _crash_loops,
     "storage_outages": _storage_outages,

@@ -50,6 +50,7 @@ RATES: dict[str, tuple[float, float]] = {
     "shared_faults": (2, 20),  # for some time every machine fails the same check
     "disk_faults": (1, 10),  # a new node has a disk that fails its check
     "bad_images": (0.5, 6),  # for a while no new node becomes ready: each dies at its start
+    "image_updates": (2, 12),  # somebody wants another image, of which some do not work
     "mass_freezes": (0.5, 6),  # every agent stands still at once, for what they share
     "refusals": (1, 10),  # for some time the folder that all nodes share takes no files
 }
@@ -84,12 +85,15 @@ FREEZES = {kind: RATES[kind] for kind in ("mass_freezes",)}
 """The same, in a few worlds."""
 IMAGES = {kind: RATES[kind] for kind in ("bad_images",)}
 """The same."""
+ROLLOUTS = {kind: RATES[kind] for kind in ("image_updates",)}
+"""The same, of clusters."""
 OF_CHECKS = {kind: RATES[kind] for kind in ("shared_faults", "disk_faults", "refusals")}
 """The same, in all worlds in which machines are checked."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
 STANDBYS = 0.5  # of all clusters: those in which a second controller waits
 IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
 CHECKED = 0.08  # share of worlds in which machines of spares are checked, and in doubt all
+ROLLED = 0.3  # share of clusters in which nodes get another image one by one
 STARTLESS = 0.08  # share of worlds in which new nodes die at their start, for a while
 FROZEN = 0.08  # share of worlds in which all agents stand still now and then
 UPDATED = 0.08  # share of worlds in which somebody updates the job
@@ -139,6 +143,7 @@ LATE = (
     | OF_CHECKS
     | FREEZES
     | IMAGES
+    | ROLLOUTS
 )
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES | LATE_NODES}
@@ -246,7 +251,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | _some(flips, FLIPS)
         | _some(Random(f"hardship of networks {seed}"), FLAKY)
         | grouped
-        | _rare(seed),
+        | _rare(seed, ROLLED * cluster),
         shares=_some(dice, FIRST_SHARES)
         | _some(links, LINK_SHARES)
         | {k: _between(elastic, *b) for k, b in LATE_NODES.items() if changes},
@@ -325,12 +330,13 @@ def _seldom(dice: Random, bounds: dict[str, tuple[float, float]], share: float) 
     return {k: _between(dice, *b) for k, b in bounds.items() if dice.random() < share}
 
 
-def _rare(seed: int) -> dict[str, float]:
+def _rare(seed: int, rolled: float) -> dict[str, float]:
     """Kinds that few worlds have, each by dice of its own."""
     return (
         _seldom(Random(f"hardship of updates {seed}"), UPDATES, UPDATED)
         | _seldom(Random(f"hardship of freezes {seed}"), FREEZES, FROZEN)
         | _seldom(Random(f"hardship of images {seed}"), IMAGES, STARTLESS)
+        | _seldom(Random(f"hardship of rollouts {seed}"), ROLLOUTS, rolled)
     )
 
 

@@ -166,7 +166,7 @@ class Efficiency:
         for action in entry.actions:
             if isinstance(action, StopAttempt) and action.attempt > self._stopped:
                 self._stopped = action.attempt
-                sick = self._is_faulty(action.reason.partition(":")[0])
+                sick = self._is_faulty(action.reason.partition(":")[0].removesuffix(" hands over"))
                 reason = isinstance(event, REASONS) or (isinstance(event, OF_HEALTH) and sick)
                 reason = reason or self.blame.may_be_stopped(action.attempt, event)
                 planned = action.keeps or is_update(action)
@@ -236,6 +236,7 @@ class Persistence:
         for action in entry.actions:
             if isinstance(action, StopAttempt):
                 self._planned = bool(action.keeps) or is_update(action)
+                self._taken |= " hands over: " in action.reason
             if isinstance(action, StartAttempt) and action.attempt > self._attempt:
                 self._attempt = action.attempt
                 before, self._version = self._version, action.version.number
@@ -544,8 +545,6 @@ class Referees:
     def returned(self, *, standby: bool) -> None:
         """It has it again, whether another one stood by."""
         self._judge(Promise.TERMS, self._succession.returned(standby=standby))
-
-    # ── new nodes ──
 
     def started(self, node: str) -> None:
         """It is ready."""

@@ -24,9 +24,10 @@ class Sickness:
         if severity is Severity.ALERT:
             self._alerts[node, condition] = now
         again = before is not None and now - before < self._near_s
-        if severity is Severity.FATAL or (severity is Severity.ALERT and again):
+        goes = severity in (Severity.FATAL, Severity.LEAVES)
+        if goes or (severity is Severity.ALERT and again):
             self._faulty.add(node)
 
     def is_faulty(self, node: str) -> bool:
-        """Whether nothing should train there."""
+        """Whether nothing should train there, or it was announced that it goes."""
         return node in self._faulty

@@ -10,7 +10,7 @@ import math
 from holdfast.actions import Outcome
 from holdfast.controller import Phase, State
 from holdfast.controller.phases import TRAINING
-from holdfast.events import Severity, StopRequested, Store
+from holdfast.events import HealthChanged, Severity, StopRequested, Store
 from holdfast.messages import Leave, Start, Stop
 from holdfast.simulation import faults
 from holdfast.simulation.agents import SimulatedAgent
@@ -21,6 +21,7 @@ from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.lives import Lives
 from holdfast.simulation.referees import Referees
+from holdfast.simulation.rollouts import LOOK_S, Images
 from holdfast.simulation.runs import Group
 from holdfast.simulation.shared_faults import COMPARED_S, DISK
 from holdfast.simulation.sightings import Sightings
@@ -54,6 +55,7 @@ class World:
         self._ended: dict[str, str] = {}  # nodes whose end the engine knows of, and how
         self._ports = 1000
         self.bad_disk = False  # the next node has one
+        self.images = Images(self.env)
         self.startless = False  # new nodes die before they are ready
         self._changes = 0  # of what all machines have in common
 
@@ -64,6 +66,8 @@ class World:
         env = self.env
         self.lives.begin()
         faults.begin(self)
+        if "image_updates" in self.hardship.rates:
+            self._roll_out()
         env.after(self.hardship.telemetry_s, self._telemetry)
         if self.hardship.stop_after_h:
             env.after(self.hardship.stop_after_h * 3600, self._ask_to_stop)
@@ -158,6 +162,7 @@ class World:
             self.referees.sick(agent.node, DISK, Severity.FATAL)
         control = self.control
         assert control is not None
+        lives = self.images.begins(agent.node, control.state.version.image)
         control.shell.nodes.expect(agent.node, REGISTER_S)
         control.look_in(REGISTER_S)
         start_s = env.about(START_S)
@@ -171,10 +176,24 @@ class World:
             agent.in_trouble(start_s)
         env.after(start_s, agent.connect_soon)
         ready_s = start_s + env.about(READY_S)
-        if self.startless:
+        if self.startless or not lives:
             env.after(ready_s + 1.0, agent.die, "its agent process was killed by SIGKILL")
             return
         env.after(ready_s, self._ready, agent)
+
+    def _roll_out(self) -> None:
+        """Whose turn it is to get another image."""
+        control = self.control
+        if control is not None and control.api and not (control.stalled or control.state.ended):
+            step = self.images.next(control.state, self.existing())
+            for fact in step.facts:
+                if isinstance(fact, HealthChanged):
+                    self.referees.sick(fact.node, fact.condition, fact.severity)
+            if step.facts:
+                control.put(*step.facts)
+            if step.evict is not None:
+                self.agents[step.evict.uid].end(self.hardship.limits.stop_grace_s)
+        self.env.after(LOOK_S, self._roll_out)
 
     def _ready(self, agent: SimulatedAgent) -> None:
         if agent.alive:

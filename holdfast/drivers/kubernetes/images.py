@@ -17,6 +17,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from holdfast.controller import NodeState, Phase, State
+from holdfast.controller.nodes import PROBE_AFTER
 from holdfast.controller.state import Stage
 from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster
 from holdfast.drivers.kubernetes.manifests.names import IMAGE
@@ -139,7 +140,7 @@ class ImageRollout:
         if stuck := sorted(coming & old):
             return self._evict(stuck[0])
         calm = state.phase is Phase.RUNNING and state.open_incident is None
-        if coming or not calm:
+        if coming or not calm or self._is_short():
             return RolloutStep()
         members = [uid_of(node) for _, node in sorted(state.ranks.items())]
         spares = [uid_of(node) for node in state.spares]
@@ -163,7 +164,7 @@ class ImageRollout:
         so_far = (version.number, len(fresh & ready))
         if so_far != self._so_far:
             self._so_far, self._since = so_far, None
-        coming = bool(fresh - ready or self._roster.missing())  # one that failed has a successor
+        coming = bool(fresh - ready or self._is_short())  # one that failed has a successor
         if old:
             self._rolls = version.number
         elif not coming:
@@ -173,10 +174,18 @@ class ImageRollout:
         elif self._since is None:
             placed = any(self._roster.pods[uid].spec.node_name for uid in fresh - ready)
             self._since = self._clock() if placed else None
-        elif fresh - ready and self._clock() - self._since >= self._patience_s():
+        elif self._is_vain() or self._clock() - self._since >= self._patience_s():
             by = f"the roll-out of version {version.number}, as no pod was ready for long,"
             return (UpdateRequested(by=by, id=f"{STALLED}{version.number}", back=True),)
         return ()
+
+    def _is_short(self) -> bool:
+        """Whether a node is still to come, be it later because those before were of no use."""
+        return bool(self._state.asked) or len(self._state.nodes) < self._state.wanted
+
+    def _is_vain(self) -> bool:
+        """Whether nodes die one after the other: before a job that waits for them gives up."""
+        return self._state.stillborn >= PROBE_AFTER
 
     def _may_go_back(self) -> bool:
         """Not once the roll-out is over, nor while another version is prepared. Not twice in a row,
