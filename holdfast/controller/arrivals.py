@@ -1,4 +1,4 @@
-"""New nodes, and those of them that are of no use: asked for again, ever later, and not for ever.
+"""New nodes, and those of them that fail: others are asked for ever later, and not for ever.
 
 What ends a new node before it can train (an image that does not start, memory that does not
 suffice, a machine that is bad) most often ends the next one, too. So each that has died early in a
@@ -14,8 +14,8 @@ from holdfast.controller.policies import restart
 from holdfast.controller.state import Node, NodeState, State
 from holdfast.events import NodeJoined
 
-MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
-YOUNG_S = 60.0  # a spare that does not last for longer was of none
+MAX_STILLBORN = 3  # new nodes in a row that failed: asking for more will not help
+YOUNG_S = 60.0  # a spare that does not last for longer has failed as a new node
 
 
 def joined(state: State, event: NodeJoined) -> list[AnyAction]:
@@ -23,13 +23,13 @@ def joined(state: State, event: NodeJoined) -> list[AnyAction]:
     actions = nodes.join(state, event)
     if not actions:
         return []
-    return [*actions, *_in_vain(state, f"a node is incompatible: {actions[0].reason}")]
+    return [*actions, *_new_node_failed(state, f"a node is incompatible: {actions[0].reason}")]
 
 
 def stillborn(state: State, why: str) -> list[AnyAction]:
     """A node that never registered is gone."""
     state.asked = max(0, state.asked - 1)
-    return _in_vain(state, f"a node died before it registered: {why}")
+    return _new_node_failed(state, f"a node died before it registered: {why}")
 
 
 def gone(state: State, node: Node, why: str, *, planned: bool) -> list[AnyAction]:
@@ -38,19 +38,19 @@ def gone(state: State, node: Node, why: str, *, planned: bool) -> list[AnyAction
     old = ready_at is not None and state.now - ready_at >= YOUNG_S
     if planned or old or node.state is NodeState.MEMBER:
         return nodes.top_up(state, f"{node.name} was lost: {why}")
-    if node.joined_at < state.in_vain_at:
+    if node.joined_at < state.node_failed_at:
         return nodes.top_up(state, why)  # it came with the one before, and goes with it
     state.stillborn = max(state.stillborn, node.in_a_row)
     early = (
         "before it was ready" if ready_at is None else f"{state.now - ready_at:.0f} s after that"
     )
-    return _in_vain(state, f"{node.name} died {early}: {why}")
+    return _new_node_failed(state, f"{node.name} died {early}: {why}")
 
 
-def _in_vain(state: State, why: str) -> list[AnyAction]:
-    """A new node is of no use. A few in a row mean that none ever will be."""
+def _new_node_failed(state: State, why: str) -> list[AnyAction]:
+    """A new node has failed. A few in a row mean that others would fail as well."""
     state.stillborn += 1
-    state.in_vain_at = state.now
+    state.node_failed_at = state.now
     if state.phase is Phase.CLOSING:
         return []
     if state.stillborn >= MAX_STILLBORN and lacks_nodes(state):
@@ -58,7 +58,7 @@ def _in_vain(state: State, why: str) -> list[AnyAction]:
     wait_s = restart.next_node_s(state.stillborn)
     if wait_s:
         state.ask_at = state.now + wait_s
-        state.held_back = f"{state.stillborn} new nodes in a row were of no use, the last: {why}"
+        state.held_back = f"{state.stillborn} new nodes in a row failed, the last: {why}"
         machines.tell(state, f"{state.held_back}; the next is asked for in {wait_s:g} s")
     return nodes.top_up(state, why)
 

@@ -12,7 +12,7 @@ from holdfast.controller import conditions
 from holdfast.controller.state import Node, NodeState, State
 from holdfast.events import NodeJoined
 
-PROBE_AFTER = 2  # new nodes in a row that were of no use: the next ones come one by one
+PROBE_AFTER = 2  # new nodes in a row that failed: the next ones come one by one
 
 
 def top_up(state: State, reason: str) -> list[AnyAction]:

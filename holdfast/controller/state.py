@@ -148,7 +148,7 @@ class Node(msgspec.Struct, kw_only=True):
     asked: bool = False  # to check it
     joined_at: float = 0.0
     ready_at: float | None = None  # for the first time
-    in_a_row: int = 0  # new nodes before it that were of no use
+    in_a_row: int = 0  # new nodes before it that failed
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,7 +366,7 @@ class State(msgspec.Struct, kw_only=True):
     recheck_at: float | None = None  # of spares that have failed them and stay
     handed_over: int = 0  # by controllers in a row, of which only the first had met a node
     stillborn: int = 0  # new nodes in a row that died before they were of use, or did not fit
-    in_vain_at: float = 0.0  # when the last of them did
+    node_failed_at: float = 0.0  # when the last of them did
     ask_at: float | None = None  # no node is asked for before that
     held_back: str = ""  # why
     faults: dict[str, list[float]] = {}  # node → recent device faults

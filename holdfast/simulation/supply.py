@@ -1,6 +1,6 @@
 """The referee of new nodes: where one after the other dies before it is ready, they come slowly."""
 
-YOUNG_S = 90.0  # a node that was ready for no longer may count as one that was of no use
+YOUNG_S = 90.0  # a node that was ready for no longer may count as one that failed
 WITHIN_S = 600.0
 DEATHS_MAX = 8  # beyond all nodes of the job, which may die together
 
@@ -12,7 +12,7 @@ class FairSupply:
         self._most = wanted + DEATHS_MAX
         self._deaths: list[float] = []
         self._ready: dict[str, float] = {}  # nodes that live, since when
-        self.early = 0  # that were of no use, in all
+        self.early = 0  # that failed, in all
 
     def started(self, node: str, now: float) -> None:
         """It is ready."""

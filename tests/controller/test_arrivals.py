@@ -1,4 +1,4 @@
-"""New nodes that are of no use are asked for ever later, and not for ever."""
+"""After new nodes that fail others are asked for ever later, and not for ever."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_spares_that_die_before_they_are_ready_are_asked_for_ever_later_and_trai
     assert waited == pytest.approx([10.0, 20.0, 40.0, 80.0, 160.0, LAST_NODE_S, LAST_NODE_S])
     assert world.state.phase is Phase.RUNNING
     assert world.state.notes[-1].text == (
-        f"8 new nodes in a row were of no use, the last: x7 died before it was ready: {KILLED}; "
+        f"8 new nodes in a row failed, the last: x7 died before it was ready: {KILLED}; "
         "the next is asked for in 300 s"
     )
     world.add("d")

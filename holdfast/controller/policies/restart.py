@@ -49,13 +49,13 @@ def patience_s(fruitless: int, max_restarts: int, window_s: float) -> float:
     return float(min(FIRST_PATIENCE_S * 2 ** min(fruitless - 1, DOUBLINGS_MAX), last_s))
 
 
-def next_node_s(in_vain: int) -> float:
-    """Seconds to wait before another node is asked for, after so many new ones in a row that were
-    of no use: none after the first, which chance may have struck, then from 10 s to five minutes,
+def next_node_s(failed: int) -> float:
+    """Seconds to wait before another node is asked for, after so many new ones in a row that
+    failed: none after the first, which chance may have struck, then from 10 s to five minutes,
     as a kubelet waits with a container that crashes."""
-    if in_vain < 2:
+    if failed < 2:
         return 0.0
-    doublings = min(in_vain - 2, DOUBLINGS_MAX)
+    doublings = min(failed - 2, DOUBLINGS_MAX)
     return float(min(FIRST_NODE_S * 2**doublings, LAST_NODE_S))
 
 

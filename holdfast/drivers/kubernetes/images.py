@@ -180,7 +180,7 @@ class ImageRollout:
         return ()
 
     def _is_short(self) -> bool:
-        """Whether a node is still to come, be it later because those before were of no use."""
+        """Whether a node is still to come, be it later because those before failed."""
         return bool(self._state.asked) or len(self._state.nodes) < self._state.wanted
 
     def _is_vain(self) -> bool:
