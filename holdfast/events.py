@@ -167,8 +167,7 @@ class NodeJoined(Event, frozen=True, kw_only=True):
 
 
 class OrdersLost(Event, frozen=True, kw_only=True):
-    """A node has obeyed orders that are not in this journal: its newest lines were lost with a
-    controller, and a new one went on from an older copy."""
+    """A node has obeyed orders of which this journal, an older copy, does not tell."""
 
     node: str
     attempt: int  # the newest that it was told to start or to stop
@@ -177,7 +176,9 @@ class OrdersLost(Event, frozen=True, kw_only=True):
 class HandedOver(Event, frozen=True, kw_only=True):
     """This controller hears of no node on another machine, and gives its place away."""
 
-    met: bool  # it has heard of one before
+
+class NodesMet(Event, frozen=True, kw_only=True):
+    """A node on another machine is heard, after controllers that gave their place away."""
 
 
 class NodeReady(Event, frozen=True, kw_only=True):
@@ -562,6 +563,7 @@ AnyEvent = (
     | NodeJoined
     | OrdersLost
     | HandedOver
+    | NodesMet
     | NodeReady
     | NodePreparing
     | NodeUnfit

@@ -60,6 +60,7 @@ from holdfast.events import (
     NodePreparing,
     NodeReady,
     NodesChecked,
+    NodesMet,
     NodeUnfit,
     NumbersBroke,
     NumbersSpiked,
@@ -171,7 +172,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _wished(state, event)
         case JobSubmitted():
             return _submitted(state, event)
-        case HandedOver() | ControllerResumed():
+        case HandedOver() | NodesMet() | ControllerResumed():
             return _changes_hands(state, event)
         case _:
             assert_never(event)
@@ -513,10 +514,12 @@ def _waited_too_long(state: State, why: str) -> list[AnyAction]:
     return _node_gone(state, state.ranks[0], why, 0.0)
 
 
-def _changes_hands(state: State, event: HandedOver | ControllerResumed) -> list[AnyAction]:
+def _changes_hands(
+    state: State, event: HandedOver | NodesMet | ControllerResumed
+) -> list[AnyAction]:
     if isinstance(event, ControllerResumed):
         return _resumed(state, event)
-    state.handed_over = 1 if event.met else state.handed_over + 1
+    state.handed_over = 0 if isinstance(event, NodesMet) else state.handed_over + 1
     return []
 
 

@@ -54,6 +54,7 @@ from holdfast.events import (
     NodePreparing,
     NodeReady,
     NodesChecked,
+    NodesMet,
     NodeUnfit,
     NumbersBroke,
     NumbersSpiked,
@@ -173,6 +174,7 @@ class Bookkeeper:
                 JobSubmitted()
                 | ControllerResumed()
                 | HandedOver()
+                | NodesMet()
                 | NodeJoined()
                 | NodePreparing()
                 | NodeUnfit()

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.controller import State
-from holdfast.events import AnyEvent
+from holdfast.events import AnyEvent, NodesMet
 from holdfast.messages import (
     PROTOCOL,
     Ack,
@@ -217,6 +217,8 @@ class NodeLives:
             self.met_far = True
             if waits:  # only now could the others come, too
                 self.bridge.forgive(now, now - self._began, 0.0)
+            if self._state.handed_over:  # whoever follows this controller begins to count anew
+                self._put([NodesMet()], None)
         overdue = bool(self.bridge.expected.late(now))
         if not self.met_far and self._state.attempt:
             return ((overdue and self._has_waited(now)) or None) if waits else False

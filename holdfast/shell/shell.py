@@ -325,7 +325,7 @@ class Shell:
     def _hand_over(self) -> None:
         """The next controller has to know of this one: they may all be deaf."""
         if not self.state.ended:
-            self.decisions.decide_last(HandedOver(met=self.nodes.met_far))
+            self.decisions.decide_last(HandedOver())
         self.cut_off = True
 
     def forgive(self, late_s: float) -> None:
