@@ -43,13 +43,13 @@ class Lateness(NamedTuple):
     waits: Floats  # collectives that somebody waited in
     spans_s: Floats
     late_s: Floats
-    doubt_s: float  # how wrong a delay may be because clocks differ
+    doubts_s: Floats  # how wrong each delay may be because clocks differ
 
     def plus(self, later: "Lateness") -> "Lateness":
         """With what came after it."""
         if self.ranks != later.ranks:  # members are unknown, and others have answered
             return later
-        return self._with(later, np.add)._replace(doubt_s=later.doubt_s)
+        return self._with(later, np.add)
 
     def beside(self, other: "Lateness") -> "Lateness":
         """With another group of the same members."""
@@ -75,7 +75,7 @@ class Lateness(NamedTuple):
             reduced(self.waits, other.waits, both),
             reduced(self.spans_s, other.spans_s, both),
             reduced(self.late_s, other.late_s, np.add),
-            max(self.doubt_s, other.doubt_s),
+            reduced(self.doubts_s, other.doubts_s, np.maximum),
         )
 
     def since(self, at: float, most: int) -> "Lateness":
@@ -91,7 +91,7 @@ class Lateness(NamedTuple):
         return Lateness(
             self.ranks,
             *(self.numbers[kept], self.waits[kept], self.spans_s[kept], self.late_s[kept]),
-            self.doubt_s,
+            self.doubts_s[kept],
         )
 
     @property
@@ -105,6 +105,11 @@ class Lateness(NamedTuple):
         """Of each rank, at a collective that somebody waited in."""
         mean: Floats = np.nansum(self.late_s, axis=0) / np.sum(self.waits)
         return mean
+
+    @property
+    def doubt_s(self) -> float:
+        """How wrong such a delay may be because clocks differ."""
+        return float(np.sum(self.waits * self.doubts_s) / np.sum(self.waits))
 
 
 def delays(sample: Sample, since: Iterable[RankTimes]) -> dict[Members, Lateness]:
@@ -165,11 +170,12 @@ def _by_second(rows: Floats, ranks: tuple[int, ...], doubt_s: float) -> Lateness
     numbers, first = np.unique(np.floor(at[:-1] / SECOND_S).astype(int), return_index=True)
     late_s = _behind_others(rows, ordered)[:-1] * paid[:, None]
     if not len(first):
-        return Lateness(ranks, numbers, np.zeros(0), np.zeros(0), late_s, doubt_s)
+        return Lateness(ranks, numbers, np.zeros(0), np.zeros(0), late_s, np.zeros(0))
     waits, spans_s = np.add.reduceat(paid, first), np.add.reduceat(np.diff(at), first)
     late_s = np.add.reduceat(late_s, first, axis=0)
     some = (waits > 0) & (spans_s > 0)
-    return Lateness(ranks, numbers[some], waits[some], spans_s[some], late_s[some], doubt_s)
+    doubts_s = np.full(np.count_nonzero(some), doubt_s)
+    return Lateness(ranks, numbers[some], waits[some], spans_s[some], late_s[some], doubts_s)
 
 
 def _behind_others(rows: Floats, ordered: Floats) -> Floats:

@@ -26,7 +26,7 @@ OF_SUCCESSORS: dict[str, Mutant] = {
         "return (many or before > 0) and before < HAND_OVERS_MAX",
         "return many or before > 0",
         Promise.BOUND,
-        first=890,
+        first=1690,
     ),
     "a controller that hears of nobody takes its place again at once": Mutant(
         SUCCESSION,
