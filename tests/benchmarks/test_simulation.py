@@ -17,4 +17,4 @@ def test_quick_run_ends_with_one_json_object() -> None:
     assert rows["world"]["events_per_s"] > 0 < rows["controller"]["events_per_s"]
     swarm = rows["swarm"]
     assert (swarm["worlds"], swarm["fouls"]) == (3, 0)
-    assert swarm["n"] > 1_000 and swarm["wall_s"] > 0
+    assert swarm["n"] > 500 and swarm["wall_s"] > 0

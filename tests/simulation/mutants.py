@@ -356,7 +356,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=1943,
+        first=150,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
@@ -468,7 +468,7 @@ MUTANTS: dict[str, Mutant] = {
         "if answer.node == self._first:",
         "if True:",
         CALM,
-        first=90,
+        first=300,
     ),
     "nobody is asked to replace a lost node": Mutant(
         CONTROLLER,
