@@ -197,6 +197,7 @@ def test_what_was_unfolded_or_has_the_focus_stays_so_when_figures_are_new(
     """What belongs to another job or rank is another field or link, with its own handlers."""
     shown = tab()
     shown.open(page.url)
+    shown.wait("document.querySelector('main td') !== null")
     assert shown.run(RENEWED) == [True, True, "rank 3", True, "2px", "n3", False, None]
 
 
