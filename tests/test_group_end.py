@@ -29,3 +29,30 @@ def test_a_group_that_the_script_has_left_behind_is_destroyed_by_its_own_process
     ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ran.stdout.splitlines() == [end], ran.stderr
     assert end != "left" or ran.returncode == 0, ran.stderr
+
+
+LATE = """
+import sys, time
+from holdfast.group_end import leave_at_exit
+leave_at_exit(("gloo",))
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+def works(_):
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pass
+    print("over", flush=True)
+work = dist.all_reduce(torch.ones(3), async_op=True)
+future = work.get_future()
+future.then(works)
+if "itself" in sys.argv:
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("who", ["nobody", "itself"])
+def test_threads_of_a_group_that_a_model_still_holds_come_to_rest_before_the_end(who: str) -> None:
+    words = [sys.executable, "-c", LATE, who]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (ran.returncode, ran.stdout) == (0, "over\n"), ran.stderr

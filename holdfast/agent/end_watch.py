@@ -2,7 +2,7 @@
 
 A thread for each worker with a rank waits for the lock that the worker holds as long as it works
 (`end_lock`), and has the event loop look. Where there are no threads left, the next look of the
-agent finds it: five times a second.
+agent finds it, twenty times a second.
 """
 
 import asyncio
