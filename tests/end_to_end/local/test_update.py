@@ -109,6 +109,7 @@ def test_the_commands_of_the_guide_do_what_it_says(
     job.file.write_text(job.file.read_text().replace(str(home.parent / "script.py"), "train.py"))
     job.start()
     monkeypatch.chdir(folder)
+    wait_for(job, out / "1")
     job.wait_until(lambda s: s.phase == "running", "it trains")
     commands = re.findall(r"^holdfast (update .*)$", GUIDE.read_text(), re.MULTILINE)
     here = [command for command in commands if "--on kubernetes" not in command]
