@@ -15,10 +15,12 @@ Cells lie a tebibyte apart in a sparse file. A copy that grows (Adam makes its s
 step) then never moves anything: its cell gets more pages and the whole copy beside it stays valid.
 """
 
+import ctypes
+import errno
 import mmap
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntEnum
 from typing import NamedTuple
@@ -45,6 +47,8 @@ _DIGEST_AT = _FIELDS_AT + _FIELDS.size
 _SEAL_AT = _DIGEST_AT + _DIGEST.size
 _SEAL = struct.Struct("<QQ")  # checksum of the payload, checksum of that and the snapshot's key
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
+_TOUCH_BYTES = 16 << 20  # at a time: whoever maps memory meanwhile waits for so much
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class StatePart(IntEnum):
@@ -108,24 +112,42 @@ class Cell:
         self._offset = number * STRIDE
         self._room = -1
         self._ahead: tuple[CellHeader, Future[int]] | None = None
+        self._touching: Future[None] | None = None
         self.memory = memoryview(b"")
 
     def reserve(self, payload_bytes: int, *, touch: bool = True) -> None:
-        """Make room for a payload, keeping what is there. Pages are touched now, not in a step.
+        """Make room for a payload, keeping what is there. Pages are touched now.
 
         Raises `Error` (snapshot-too-large) where the machine lacks the memory.
         """
         if payload_bytes <= self._room:
             return
-        length = _pages(HEADER_BYTES + payload_bytes)
         if touch:
-            _require(length - self._present_bytes())
+            _require(self.lacks(payload_bytes))
+        self._map(payload_bytes)
+        if touch:
+            _touch(self.memory)
+
+    def reserve_beside(
+        self, payload_bytes: int, pool: ThreadPoolExecutor, prepare: Callable[[memoryview], None]
+    ) -> None:
+        """Make room for a payload. `pool` touches its pages, then calls `prepare` with the memory;
+        `begin` waits for that."""
+        if payload_bytes > self._room:
+            self._map(payload_bytes)
+            self._touching = pool.submit(_made_ready, self.memory, prepare)
+
+    def lacks(self, payload_bytes: int) -> int:
+        """Bytes of memory that have to be found for such a payload."""
+        if payload_bytes <= self._room:
+            return 0
+        return _pages(HEADER_BYTES + payload_bytes) - self._present_bytes()
+
+    def _map(self, payload_bytes: int) -> None:
+        length = _pages(HEADER_BYTES + payload_bytes)
         if os.fstat(self._fd).st_size < self._offset + length:
             os.ftruncate(self._fd, self._offset + length)
-        mapped = mmap.mmap(self._fd, length, offset=self._offset)
-        if touch:
-            _touch(mapped, length)
-        self.memory = memoryview(mapped)
+        self.memory = memoryview(mmap.mmap(self._fd, length, offset=self._offset))
         self._room = length - HEADER_BYTES
 
     @property
@@ -135,6 +157,9 @@ class Cell:
 
     def begin(self) -> None:
         """From here until `commit` the cell counts as unfinished."""
+        touching, self._touching = self._touching, None
+        if touching is not None:
+            touching.result()
         self._ahead = None
         _WORD.pack_into(self.memory, 0, MAGIC)
         _WORD.pack_into(self.memory, _STATE_AT, CellState.WRITING)
@@ -262,6 +287,31 @@ class Arena:
         """Both cells of a part."""
         return self._cells[part]
 
+    def reserve(
+        self,
+        sizes: Mapping[StatePart, int],
+        slots: int,
+        prepare: Callable[[memoryview], None] = lambda _: None,
+    ) -> None:
+        """Make room for payloads of these sizes, in the first `slots` cells of each part. A thread
+        touches the pages and calls `prepare` with the memory of each cell, in time for its `begin`:
+        what comes first here, a restore and a step, need not wait for that.
+
+        Raises `Error` (snapshot-too-large) where the machine lacks the memory for all of it.
+        """
+        wanted = {part: self._by_turn(part, slots) for part in sizes}
+        lacking = [cell.lacks(sizes[part]) for part, cells in wanted.items() for cell in cells]
+        _require(sum(max(0, lacks) for lacks in lacking))
+        pool = ThreadPoolExecutor(1, thread_name_prefix="touch")
+        for turn in zip(*wanted.values(), strict=True):
+            for size, cell in sorted(zip(sizes.values(), turn, strict=True), key=lambda p: p[0]):
+                cell.reserve_beside(size, pool, prepare)
+        pool.shutdown(wait=False)
+
+    def _by_turn(self, part: StatePart, slots: int) -> list[Cell]:
+        """The cells of a part in the order in which they are written next."""
+        return sorted(self._cells[part][:slots], key=lambda cell: _age(cell.header()))
+
     def look_ahead(self, cores: int) -> None:
         """Begin to verify this rank's own parts of its newest snapshot, on so many cores.
 
@@ -343,9 +393,23 @@ def _require(more_bytes: int) -> None:
         )
 
 
-def _touch(mapped: mmap.mmap, length: int) -> None:
-    try:
-        mapped.madvise(_POPULATE_WRITE)
-    except OSError:  # kernels before 5.14
-        for at in range(0, length, mmap.PAGESIZE):
-            mapped[at] = mapped[at]
+def _made_ready(memory: memoryview, prepare: Callable[[memoryview], None]) -> None:
+    _touch(memory)
+    prepare(memory)
+
+
+def _touch(memory: memoryview) -> None:
+    """Find memory for all pages. Python's own `madvise` would keep all other threads waiting."""
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for at in range(0, len(memory), _TOUCH_BYTES):
+        length = min(_TOUCH_BYTES, len(memory) - at)
+        if _libc.madvise(ctypes.c_void_p(start + at), ctypes.c_size_t(length), _POPULATE_WRITE):
+            _touch_by_hand(memory[at : at + length])
+
+
+def _touch_by_hand(memory: memoryview) -> None:
+    """On kernels before 5.14."""
+    if ctypes.get_errno() != errno.EINVAL:
+        raise OSError(ctypes.get_errno(), "no memory for a snapshot")
+    for at in range(0, len(memory), mmap.PAGESIZE):
+        memory[at] = memory[at]

@@ -52,6 +52,9 @@ class BackgroundCopier(Protocol):
     blind: bool
     """Whether a change that `guard` did not announce cannot be seen in what was copied."""
 
+    def prepare(self, memory: memoryview) -> None:
+        """Do ahead, in any thread, what `start` would do when it first copies into this memory."""
+
     def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:
         """Copy into this memory; the sources are as all work queued so far leaves them."""
 
@@ -84,6 +87,12 @@ class SideStream:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._early = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._pinned: dict[tuple[int, int], memoryview] = {}  # held, or it would be unmapped
+        self._aside: list[Copy] = []  # held, or their memory would be given away
+
+    def prepare(self, memory: memoryview) -> None:
+        """See `BackgroundCopier`."""
+        with torch.cuda.device(self._device):
+            self._pin(memory)
 
     def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:
         """See `BackgroundCopier`."""
@@ -96,10 +105,11 @@ class SideStream:
             else:
                 copy.make()
         self._early.record(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):  # once: entering it for each copy takes as long
-            for copy in aside:
-                copy.make()
-                copy.source.record_stream(self._stream)  # its memory is not given away before
+        self._aside += aside
+        if aside:
+            targets, sources, _ = zip(*aside, strict=True)
+            with torch.cuda.stream(self._stream):
+                torch._foreach_copy_(list(targets), list(sources), non_blocking=True)
 
     def then(self, work: Callable[[], None]) -> None:
         """See `BackgroundCopier`. Nobody waits for the GPU."""
@@ -113,6 +123,7 @@ class SideStream:
         """See `BackgroundCopier`."""
         self._early.synchronize()
         self._stream.synchronize()
+        self._aside.clear()
 
     def _pin(self, memory: memoryview) -> None:
         at = np.frombuffer(memory, dtype=np.uint8).ctypes.data
@@ -150,6 +161,9 @@ class SideThread:
         self._thread: threading.Thread | None = None
         self._failed: Exception | None = None
         self._spent_s = 0.0
+
+    def prepare(self, memory: memoryview) -> None:
+        """See `BackgroundCopier`."""
 
     def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:  # noqa: ARG002
         """See `BackgroundCopier`."""

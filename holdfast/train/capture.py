@@ -1,10 +1,12 @@
 """Writing the tracked state of this rank into cells of its arena, one snapshot after the other.
 
-Memory for it is found before the first step: touching it in a step would cost many times the copy
-itself. A snapshot is taken when its copies have begun, and settled when they are whole.
+Memory for it is found before the first step, or beside it: touching it in `take` would cost many
+times the copy itself. A snapshot is taken when its copies have begun, and settled when they are
+whole.
 """
 
 import time
+from collections.abc import Mapping
 
 from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.contents import GRADIENTS, LOOP
@@ -52,25 +54,24 @@ class Capture:
     # ── memory ──
 
     def reserve(self) -> None:
-        """Find all memory now. Raises `Error` (not-tracked, snapshot-too-large)."""
+        """Begin to find all memory. Raises `Error` (not-tracked, snapshot-too-large)."""
         lengths = self.writer.encode(*self._tracked.capture())
         grows = StatePart.SHARED if self._tracked.replicated else StatePart.PRIVATE
         lengths[grows] += self._tracked.coming_bytes()
         self._expected_bytes = lengths[StatePart.PRIVATE]
-        for part, length in lengths.items():
-            self._reserve(part, length)
+        self._reserve(lengths)
 
     def _has_memory_for(self, more_bytes: int) -> bool:
-        """Find memory for a private part that is so much larger, now."""
+        """Find memory for a private part that is so much larger."""
         try:
-            self._reserve(StatePart.PRIVATE, self._expected_bytes + more_bytes)
+            self._reserve({StatePart.PRIVATE: self._expected_bytes + more_bytes})
         except Error:
             return False
         return True
 
-    def _reserve(self, part: StatePart, length: int) -> None:
-        for cell in self._arena.cells(part)[: self._in_use.slots]:
-            cell.reserve(length + RESERVE_SLACK + length // 256)
+    def _reserve(self, lengths: Mapping[StatePart, int]) -> None:
+        sizes = {part: length + RESERVE_SLACK + length // 256 for part, length in lengths.items()}
+        self._arena.reserve(sizes, self._in_use.slots, self.writer.prepare)
 
     # ── a snapshot ──
 

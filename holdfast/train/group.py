@@ -24,6 +24,13 @@ ACCELERATORS = frozenset(
 _LONGEST_S = 10 * 365 * 86400.0  # of a timeout: more is a mistake
 
 
+def load_driver() -> None:
+    """Have PyTorch look for devices, which loads their driver: a warm worker does while it waits
+    what takes a tenth of a second. No memory of a device is taken."""
+    if os.environ.get(VARIABLE) != "cpu":
+        seen_by(torch)
+
+
 def pick_device(placement: Placement, wanted: torch.device | None = None) -> torch.device:
     """The accelerator of this local rank, and the CPU where there is none; or the one that is
     wanted, that of the local rank if it has no number.

@@ -136,15 +136,16 @@ def _copied(value: Any, has: Any, parameter: Any) -> Any:
     if both and (here.shape, here.dtype) == (value.shape, value.dtype):
         here.copy_(value)
         return has
-    own = cloned(value)
-    return _like(own, parameter) if is_distributed(parameter) else own
+    if not _has_form_of(value, parameter):
+        return cloned(value)
+    own = value.to(local_part(parameter).device, copy=True)
+    return distributed_like(own, parameter) if is_distributed(parameter) else own
 
 
-def _like(value: Any, parameter: Any) -> Any:
-    here = local_part(parameter)
-    if not isinstance(value, torch.Tensor) or value.shape != here.shape or here.ndim == 0:
-        return value
-    return distributed_like(value.to(here.device), parameter)
+def _has_form_of(value: Any, parameter: Any) -> bool:
+    """Whether this is something for each number of the parameter, which belongs beside it."""
+    shape = local_part(parameter).shape
+    return isinstance(value, torch.Tensor) and value.shape == shape and len(shape) > 0
 
 
 def distributed_like(local: torch.Tensor, parameter: Any) -> Any:

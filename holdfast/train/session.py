@@ -32,6 +32,7 @@ from holdfast.train.flops import peak_flops
 from holdfast.train.group import (
     check_wishes,
     join_group,
+    load_driver,
     pick_device,
     require_choice,
     side_group,
@@ -345,6 +346,7 @@ def join(
     if _joined:
         raise _unavailable("join() was called twice", "call it once and pass on its result")
     wait, wanted = check_wishes(backend, timeout, device)
+    load_driver()
     await_rank()
     placement = find_placement()
     asked_layout(placement.world_size)
@@ -359,7 +361,7 @@ def join(
     progress.phase(WorkerPhase.RENDEZVOUS)
     moves = MOVES in os.environ
     parking = ParkingPlace.of(os.environ) if placement.world_size > 1 or moves else None
-    kept = survival.install(parking, moves=moves) if parking is not None else None
+    kept = survival.install(parking, chosen, moves=moves) if parking is not None else None
     join_group(placement, chosen, backend, wait)
     run = Run(placement, chosen, progress, wait)
     _joined_with_others(progress)

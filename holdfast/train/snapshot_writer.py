@@ -30,6 +30,9 @@ class SnapshotWriter:
         self._shared = Writer(arena, StatePart.SHARED, place)
         self._private = Writer(arena, StatePart.PRIVATE, place)
         self._background = background
+        # The next forward pass waits for what it changes, which is private; and the engine of a
+        # GPU that copies to the host takes all copies in turn, whatever their streams.
+        self._by_haste = [self._private, self._shared]
         self._step = 0
         self._guarded = False  # what is being copied may change: it was looked at before
         self._at_once = False  # the next one is not copied beside training
@@ -45,6 +48,11 @@ class SnapshotWriter:
     def waits(self, *, urgent: bool) -> bool:
         """Whether training waits for the next snapshot: it is not copied beside it."""
         return self._background is None or self._at_once or self._meddled or urgent
+
+    def prepare(self, memory: memoryview) -> None:
+        """Make this memory ready for copies beside training, in any thread."""
+        if self._background is not None:
+            self._background.prepare(memory)
 
     def encode(self, shared: Tree, private: Tree, label: str = "") -> dict[StatePart, int]:
         """Prepare this state for `write`; returns the sizes of its payloads in bytes.
@@ -63,11 +71,11 @@ class SnapshotWriter:
         self._step, self._guarded, self._at_once, self.torn = stamp.key.step, False, False, False
         self._taken_before_s = background.taken_s if background is not None else 0.0
         self.waited_s = self.taken_s = 0.0
-        self._shared.write(stamp, keep, slots, background)
-        cell = self._private.write(stamp, keep, slots, background)
+        writers = [self._shared, self._private] if background is None else self._by_haste
+        cells = {writer: writer.write(stamp, keep, slots, background) for writer in writers}
         if background is not None and self.under_way:
             background.then(self._complete_early)
-        return cell
+        return cells[self._private]
 
     @property
     def under_way(self) -> bool:

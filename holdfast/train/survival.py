@@ -232,11 +232,14 @@ def of_this_process() -> Survival | None:
     return _ours[0] if _ours else None
 
 
-def install(parking: ParkingPlace, *, moves: bool = False) -> Survival:
-    """From here on every gloo group of this process can outlive its attempt; `moves`: also if the
-    next one has another number of ranks."""
+def install(parking: ParkingPlace, device: torch.device, *, moves: bool = False) -> Survival:
+    """From here on every gloo group of this process can outlive its attempt, if it computes on the
+    CPU; `moves`: also if the next one has another number of ranks."""
     found = Survival(parking, moves=moves)
     _ours.append(found)
+    if device.type != "cpu":
+        found.refuse(f"it computes on {device.type}; only collectives of the CPU are given up")
+        return found
     if dist.is_initialized():
         found.refuse("the script made its process group above join()")
         return found

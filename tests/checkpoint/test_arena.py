@@ -1,9 +1,12 @@
 """A snapshot in an arena is whole or not there, whatever happens to the process that writes it."""
 
+import ctypes
+import errno
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -25,6 +28,7 @@ from holdfast.checkpoint.free_memory import FreeMemory
 from holdfast.checkpoint.seal import seal_of
 from holdfast.errors import Error
 from tests.more import examples
+from tests.patience import PATIENCE_S
 
 SIZE = 200_000
 LARGE = 20 << 20  # of what is looked at ahead
@@ -289,6 +293,82 @@ def test_what_was_written_anew_meanwhile_is_looked_at_anew(fd: int) -> None:
     other.payload[0] ^= 1
     other.commit(_large(2))
     assert foreign is not None and other.seal() and foreign.intact()
+
+
+# ── memory that is found beside something else ──
+
+
+def test_memory_is_found_beside_what_follows_and_is_there_when_it_is_written(fd: int) -> None:
+    arena, seen, may_go_on = Arena(fd), [], threading.Event()
+
+    def prepare(memory: memoryview) -> None:
+        assert may_go_on.wait(PATIENCE_S)
+        seen.append(memory)
+
+    arena.reserve({StatePart.SHARED: LARGE, StatePart.PRIVATE: SIZE}, 2, prepare)
+    assert seen == [], "nobody has waited for it"
+    turns = zip(arena.cells(StatePart.PRIVATE)[:2], arena.cells(StatePart.SHARED)[:2], strict=True)
+    cells = [cell for turn in turns for cell in turn]
+    may_go_on.set()
+    for cell in cells:
+        cell.begin()
+        assert cell.memory in seen
+        assert cell._present_bytes() == len(cell.memory), "all pages have memory"
+    assert seen == [cell.memory for cell in cells], "once each, as they are needed"
+    arena.reserve({StatePart.SHARED: LARGE, StatePart.PRIVATE: SIZE}, 2, seen.append)
+    assert len(seen) == len(cells), "what is there already is not found again"
+
+
+def test_what_fails_beside_is_raised_where_it_is_waited_for(fd: int) -> None:
+    arena = Arena(fd)
+
+    def refuse(_: memoryview) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    arena.reserve({StatePart.SHARED: SIZE}, 1, refuse)
+    cell = arena.cells(StatePart.SHARED)[0]
+    with pytest.raises(OSError, match="no memory"):
+        cell.begin()
+    assert cell.header() is None
+
+
+def test_the_memory_of_all_cells_together_has_to_be_free(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found later is not missing yet when the next cell is asked for."""
+    enough_for_one = FreeMemory(LARGE * 3 // 2, "of a test")
+    monkeypatch.setattr("holdfast.checkpoint.arena.free_memory", lambda: enough_for_one)
+    arena = Arena(fd)
+    with pytest.raises(Error, match="snapshot needs 40 MiB more"):
+        arena.reserve({StatePart.SHARED: LARGE}, 2)
+    assert os.fstat(fd).st_size == 0, "nothing was taken"
+    arena.reserve({StatePart.SHARED: LARGE}, 1)
+    arena.cells(StatePart.SHARED)[0].begin()
+
+
+def test_a_kernel_that_cannot_populate_is_helped_and_one_without_memory_is_believed(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, error in enumerate((errno.EINVAL, errno.ENOMEM)):
+        monkeypatch.setattr("holdfast.checkpoint.arena._libc", _Kernel(error))
+        cell = Arena(fd).cells(StatePart.SHARED)[number]
+        if error == errno.EINVAL:
+            cell.reserve(SIZE)
+            assert cell._present_bytes() == len(cell.memory)
+        else:
+            with pytest.raises(OSError, match="no memory"):
+                cell.reserve(SIZE)
+
+
+class _Kernel:
+    """Whose `madvise` fails."""
+
+    def __init__(self, error: int) -> None:
+        self._error = error
+
+    def madvise(self, *_: object) -> int:
+        ctypes.set_errno(self._error)
+        return -1
 
 
 def test_small_payloads_and_empty_arenas_are_not_looked_at_ahead(fd: int) -> None:

@@ -11,6 +11,7 @@ import argparse
 import importlib
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ NEEDED = (
     *("typer", "rich", "yaml"),
 )
 TORCH_MIN = (2, 11)
+INTERRUPTED = 2  # pytest's status
 
 
 def main() -> int:
@@ -40,7 +42,9 @@ def main() -> int:
         path = Path(folder, "figures.jsonl")
         began = time.monotonic()
         status = _run(args.pytest, {FIGURES: str(path)} | _rehearsal(args.rehearse))
-        outcome = f"pytest ended with status {status} after {time.monotonic() - began:.0f} s."
+        took_s = time.monotonic() - began
+        ended = f"ended with status {status}" if status != INTERRUPTED else "was interrupted"
+        outcome = f"pytest {ended} after {took_s:.0f} s."
         figures = load(path)
     print(f"\n{table(figures)}\n\n{outcome}")
     if figures and not args.rehearse:
@@ -55,11 +59,18 @@ def _rehearsal(wanted: bool) -> dict[str, str]:
 
 
 def _run(more: list[str], environment: dict[str, str]) -> int:
-    """The tests, in a process of their own: a fault of a test may leave CUDA unusable."""
+    """The tests, in a process of their own: a fault of a test may leave CUDA unusable. What was
+    measured until somebody interrupts them is kept."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-v", "-rs"]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = os.environ | environment | {"PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run([*command, *more, "tests/gpu"], cwd=ROOT, env=env, check=False).returncode
+    # Each job imports PyTorch anew: many times as long where its bytecode may be kept nowhere.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    env.setdefault("PYTHONPYCACHEPREFIX", str(Path(environment[FIGURES]).with_name("bytecode")))
+    tests = subprocess.Popen([*command, *more, "tests/gpu"], cwd=ROOT, env=env)
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, lambda *_: tests.send_signal(signal.SIGINT))
+    return tests.wait()
 
 
 def _why_not(*, rehearse: bool) -> str:

@@ -84,6 +84,35 @@ def test_a_change_that_the_optimizer_did_not_make_gives_the_snapshot_up(
 
 
 @pytest.mark.gpu
+def test_a_forward_pass_waits_for_no_copy_but_that_of_what_it_changes(
+    cuda: torch.device, fd: int
+) -> None:
+    """A GPU has one engine for copies to the host; a small one that comes last would wait there."""
+    training = Training(cuda, fd, LARGE, make=_with_statistics)
+    training.restore()
+    for _ in range(3):  # each cell is pinned, in the end
+        training.step()
+        training.snapshot()
+    training.settle()
+    training.step()
+    training.wait()
+    training.snapshot()
+    copier = training.snapshots.capture.writer._background
+    assert isinstance(copier, SideStream)
+    forward = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    forward.record()
+    forward.synchronize()
+    assert not copier._stream.query(), "parameters are still being copied"
+    training.settle()
+    assert not training.torn
+
+
+def _with_statistics(size: Size) -> nn.Module:
+    """A model whose forward pass changes some of its state."""
+    return nn.Sequential(stack(size), nn.BatchNorm1d(size.width))
+
+
+@pytest.mark.gpu
 def test_a_step_that_was_not_announced_gives_the_snapshot_up(cuda: torch.device, fd: int) -> None:
     """As the replay of a graph that has a whole step in it: no hook runs, no count changes."""
     training = Training(cuda, fd, SMALL)

@@ -54,7 +54,7 @@ class ApartJob(RunningJob):
     def _holdfast(self, *arguments: str) -> RunningJob:
         command = [*UNSHARE, str(Path(sys.executable).parent / "holdfast"), *arguments]
         with self.terminal.open("ab") as terminal:
-            self.process = subprocess.Popen(  # type: ignore[assignment]
+            self.process = subprocess.Popen(
                 command,
                 stdout=terminal,
                 stderr=terminal,

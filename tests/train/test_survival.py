@@ -112,6 +112,18 @@ def test_what_cannot_be_kept_is_refused_once_with_the_first_reason(
     assert capfd.readouterr().err.count("is replaced when an attempt is broken") == 1
 
 
+def test_a_worker_on_a_gpu_is_replaced_and_its_groups_are_pytorchs_own(
+    ends: tuple[socket.socket, ParkingPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survival, "_ours", [])
+    plain = torch.distributed.distributed_c10d._new_process_group_helper  # type: ignore[attr-defined]
+    survival.install(ends[1], torch.device("cuda", 0))
+    c10d: Any = torch.distributed.distributed_c10d
+    assert c10d._new_process_group_helper is plain
+    (told,) = said(ends[0])
+    assert told["state"] == "unable" and "it computes on cuda" in told["why"]
+
+
 def test_a_group_made_within_the_loop_and_a_second_loop_are_refused(
     ends: tuple[socket.socket, ParkingPlace],
 ) -> None:

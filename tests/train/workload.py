@@ -116,6 +116,9 @@ class Lazy:
         self.blind = os.environ["LAZY"] == "stream"
         self._copies: list[Copy] = []
 
+    def prepare(self, memory: memoryview) -> None:
+        """Any memory will do."""
+
     def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:  # noqa: ARG002
         """Not before `guard`, unless it has to be."""
         for copy in copies:

@@ -34,8 +34,8 @@ class RunningJob:
         self.file = home.parent / f"{self.name}.yaml"
         self.file.write_text(yaml.safe_dump(spec))
         self.terminal = home.parent / "terminal.txt"
-        self.process: Warm | None = None
-        self.by = Warm  # the command line
+        self.process: subprocess.Popen[Any] | None = None
+        self.by: Callable[..., subprocess.Popen[Any]] = Warm  # the command line
 
     def start(self, *arguments: str) -> "RunningJob":
         """Run in the foreground of a process of its own."""
