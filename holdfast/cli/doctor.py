@@ -123,7 +123,8 @@ def _fields(check: Check) -> dict[str, str | bool | None]:
 
 def _line(check: Check) -> str:
     mark = styled("ok ", "green") if check.ok else styled("bad", "red")
-    line = f"{mark}  {check.name}: {check.found}"
+    found = check.found.replace("\n", "\n     ")
+    line = f"{mark}  {check.name}: {found}"
     return line if check.ok else f"{line}\n     help: {check.remedy}"
 
 

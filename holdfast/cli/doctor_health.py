@@ -19,7 +19,8 @@ from holdfast.detection.health import KERNEL, Conditions, Reading
 from holdfast.events import HealthChanged, Severity
 
 LOOK_S = 10.0
-SHOWN_MAX = 12  # readings of one provider
+SHOWN_MAX = 16  # lines of one provider, and kinds of faults
+NONE = ("0 ", "0.0 ")
 
 
 class HealthCheck(NamedTuple):
@@ -55,7 +56,7 @@ def _check(provider: Provider) -> HealthCheck:
     faults = list(_faults(answer))
     if faults:
         return HealthCheck(name, False, faults[0].detail, faults[0].advice)
-    return HealthCheck(name, True, _shown(answer), "")
+    return HealthCheck(name, True, _shown(answer, provider.name.removeprefix("folder ")), "")
 
 
 def _look(provider: Provider) -> list[Reading] | str:
@@ -70,13 +71,36 @@ def _faults(readings: list[Reading]) -> Iterator[HealthChanged]:
     return (change for change in told if change.severity is Severity.FATAL)
 
 
-def _shown(readings: list[Reading]) -> str:
-    texts = dict.fromkeys(
-        f"{r.device} {r.text}".strip() if r.device else f"{r.kind}: {r.text}" for r in readings
-    )
-    more = len(texts) - SHOWN_MAX
-    told = "; ".join(list(texts)[:SHOWN_MAX])
-    return f"{told}{f'; and {more} more' if more > 0 else ''}" or "nothing to read"
+def _shown(readings: list[Reading], told_already: str = "") -> str:
+    """A line for each device, without those that say nothing: no text, or that there are none."""
+    if not readings:
+        return "nothing to read"
+    lines: list[str] = []
+    for device, texts in _by_device(readings).items():
+        label = "" if device in ("", told_already) else f"{device}: "
+        lines += [label + "; ".join(texts)] if texts else []
+    if len(lines) > SHOWN_MAX:
+        lines[SHOWN_MAX:] = [f"and {len(lines) - SHOWN_MAX} more"]
+    return "\n".join(lines) or "nothing of note"
+
+
+def _by_device(readings: list[Reading]) -> dict[str, list[str]]:
+    """What is to be told of each; of some counters the device's name goes on with which it is."""
+    names = {reading.device for reading in readings}
+    found: dict[str, list[str]] = {}
+    for reading in readings:
+        first = reading.device.partition(" ")[0]
+        device = first if first in names else reading.device
+        texts = found.setdefault(device, [])
+        if reading.text and not (reading.value == 0 and reading.text.startswith(NONE)):
+            texts.append(reading.text if device else f"{reading.kind}: {reading.text}")
+    return {device: _without_repetition(texts) for device, texts in found.items()}
+
+
+def _without_repetition(texts: list[str]) -> list[str]:
+    """Each once, and none that is a part of another one."""
+    once = list(dict.fromkeys(texts))
+    return [a for a in once if not any(b.startswith(f"{a},") or b.endswith(f" {a}") for b in once)]
 
 
 def _history(log: KernelLog) -> str:

@@ -29,7 +29,7 @@ class Reading(NamedTuple):
     kind: str  # a key of RULES; or XID, KERNEL, GPU; anything else is only shown
     value: float = 0.0
     device: str = ""
-    text: str = ""  # for people, with its unit
+    text: str = ""  # for people, with its unit; empty: there is nothing to say of it
 
 
 class How(Enum):

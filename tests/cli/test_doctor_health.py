@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.health.gpus import Gpus
+from holdfast.agent.health.network import Interfaces
 from holdfast.cli import doctor_health
 from holdfast.cli.doctor_health import HealthCheck, checks
 from holdfast.detection.health import Reading
+from tests.agent.health.recorded import H200_BUSY, H200_IDLE, RecordedNvml
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, root: Path, log: str) -> dict[str, HealthCheck]:
@@ -48,7 +51,53 @@ def test_a_gpu_that_asks_for_a_reset_is_bad_and_one_that_is_hot_is_not() -> None
     sick = doctor_health._check(provider(lambda: [Reading("gpu-reset-needed", 1.0, "g", "RESET")]))
     assert not sick.ok and "RESET" in sick.found and "reset the GPU" in sick.remedy
     hot = doctor_health._check(provider(lambda: [Reading("gpu-hot", 9.0, "g", "99 °C")]))
-    assert hot.ok and hot.found == "g 99 °C"
+    assert hot.ok and hot.found == "g: 99 °C"
+
+
+def test_a_gpu_is_named_once_and_what_says_nothing_is_left_out() -> None:
+    nvml = RecordedNvml(H200_IDLE)
+    look = doctor_health._check(Gpus(lambda: nvml))
+    assert look.ok and look.found == (
+        "0000:00:06: GPU-9a1c2f64-0d3e-5b7a-8c21-4f6e7d8a9b0c; 36 °C, slows down at 89 °C; "
+        "0.6 GiB used; 140.4 GiB of memory; PCIe 5, 16 of 16 lanes; "
+        "recovery action 0: nothing: the GPU is fine; 4.3 GB sent over PCIe; "
+        "2.3 GB received over PCIe; 127 W; 15,825 J so far"
+    )
+
+
+def test_several_gpus_have_a_line_each_and_what_slows_them_down_is_told() -> None:
+    nvml = RecordedNvml(H200_BUSY, {"pci": "00000000:3B:00.0", "nvmlDeviceGetTotalEccErrors": 2})
+    first, second = doctor_health._check(Gpus(lambda: nvml)).found.splitlines()
+    assert first.startswith("0000:00:06: ") and "clocks are low: power cap" in first
+    assert "100 % busy; 22 % of the time its memory is read or written" in first
+    assert second.startswith("0000:3b:00: ") and "2 uncorrectable ECC errors" in second
+    assert "18 of 18 are active" in second and "2 replay errors on NVLink" in second
+    assert first.count("0000:00:06") == second.count("0000:3b:00") == 1
+
+
+def test_a_quiet_interface_says_that_it_is_up_and_a_lossy_one_what_it_lost(tmp_path: Path) -> None:
+    link = tmp_path / "sys/class/net/eth0"
+    (link / "device").mkdir(parents=True)
+    (link / "statistics").mkdir()
+    (link / "carrier").write_text("1")
+    (link / "statistics/rx_bytes").write_text("11300000000")
+    read = doctor_health._check(Interfaces(tmp_path))
+    assert read.found == "eth0: up, stable; 11.3 GB received"
+    (link / "carrier_down_count").write_text("1")
+    (link / "statistics/tx_dropped").write_text("7")
+    read = doctor_health._check(Interfaces(tmp_path))
+    assert read.found == (
+        "eth0: up, lost once since the start; 7 packets dropped; 11.3 GB received"
+    )
+
+
+def test_where_all_is_quiet_that_is_said_and_so_is_that_nothing_was_there() -> None:
+    assert doctor_health._check(provider(lambda: [Reading("zombies", 0.0)])).found == (
+        "nothing of note"
+    )
+    assert doctor_health._check(provider(list)).found == "nothing to read"
+    many = [Reading("link-down", 0.0, f"eth{number}", "up") for number in range(30)]
+    assert doctor_health._check(provider(lambda: many)).found.splitlines()[-1] == "and 14 more"
 
 
 def test_a_driver_that_cannot_be_asked_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ REASONS = {
 }
 """All but that it is idle."""
 ALL_LINKS = 0xFFFFFFFF  # scope of a field: all NVLinks of the GPU together
-KIB = 1024
+KIB, GIB = 1 << 10, 1 << 30
 
 
 class FieldReading(NamedTuple):
@@ -46,22 +46,54 @@ class FieldReading(NamedTuple):
 
     kind: str
     field: str  # name of its number
+    words: str  # what it counts, for people; billions of it where these are GB
     of: str = ""  # which of them, where several are one kind
     factor: int = 1
     all_links: bool = False
 
+    def text(self, count: int) -> str:
+        """So many of them."""
+        number = f"{count / 1e9:,.1f}" if self.words.startswith("GB ") else f"{count:,}"
+        return f"{number} {self.words}"
+
 
 COUNTERS = (
-    FieldReading("gpu-nvlink-sent", "NVLINK_THROUGHPUT_DATA_TX", "", KIB, True),
-    FieldReading("gpu-nvlink-received", "NVLINK_THROUGHPUT_DATA_RX", "", KIB, True),
-    FieldReading("gpu-nvlink-errors", "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "crc-flit"),
-    FieldReading("gpu-nvlink-errors", "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "crc-data"),
-    FieldReading("gpu-nvlink-errors", "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "replay"),
-    FieldReading("gpu-nvlink-errors", "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "recovery"),
-    FieldReading("gpu-nvlink-errors", "NVLINK_ECC_DATA_ERROR_COUNT_TOTAL", "ecc-data"),
-    FieldReading("gpu-pcie-sent", "PCIE_COUNT_TX_BYTES"),
-    FieldReading("gpu-pcie-received", "PCIE_COUNT_RX_BYTES"),
-    FieldReading("gpu-pcie-replays", "PCIE_REPLAY_COUNTER"),
+    FieldReading(
+        "gpu-nvlink-sent", "NVLINK_THROUGHPUT_DATA_TX", "GB sent over NVLink", "", KIB, True
+    ),
+    FieldReading(
+        "gpu-nvlink-received", "NVLINK_THROUGHPUT_DATA_RX", "GB received over NVLink", "", KIB, True
+    ),
+    FieldReading(
+        "gpu-nvlink-errors",
+        "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+        "CRC errors of flits on NVLink",
+        "crc-flit",
+    ),
+    FieldReading(
+        "gpu-nvlink-errors",
+        "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+        "CRC errors of data on NVLink",
+        "crc-data",
+    ),
+    FieldReading(
+        "gpu-nvlink-errors", "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "replay errors on NVLink", "replay"
+    ),
+    FieldReading(
+        "gpu-nvlink-errors",
+        "NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+        "recovery errors on NVLink",
+        "recovery",
+    ),
+    FieldReading(
+        "gpu-nvlink-errors",
+        "NVLINK_ECC_DATA_ERROR_COUNT_TOTAL",
+        "ECC errors of data on NVLink",
+        "ecc-data",
+    ),
+    FieldReading("gpu-pcie-sent", "PCIE_COUNT_TX_BYTES", "GB sent over PCIe"),
+    FieldReading("gpu-pcie-received", "PCIE_COUNT_RX_BYTES", "GB received over PCIe"),
+    FieldReading("gpu-pcie-replays", "PCIE_REPLAY_COUNTER", "replays on PCIe"),
 )
 
 
@@ -118,7 +150,7 @@ class Gpus:
             yield Reading("gpu-lost", float(lost), gpu, str(error))
             return
         yield Reading(GPU, float(degrees), gpu, f"{degrees} °C")
-        yield Reading("gpu-lost", 0.0, gpu, "there")
+        yield Reading("gpu-lost", 0.0, gpu)
         for look in (_identity, _heat, _use, _clocks, _ecc, _corrected, _remapping, _pcie):
             with contextlib.suppress(nvml.NVMLError):
                 yield from look(nvml, gpu, handle, degrees)
@@ -142,7 +174,7 @@ class Gpus:
             joules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
         except self._nvml.NVMLError:
             joules = self._energy.setdefault(gpu, PowerIntegral()).add(watts, self._clock())
-        yield Reading("gpu-energy", joules, gpu, f"{joules:.0f} J")
+        yield Reading("gpu-energy", joules, gpu, f"{joules:,.0f} J so far")
 
     def _active_links(self, handle: Any) -> int:
         count = 0
@@ -174,11 +206,13 @@ def _heat(nvml: Nvml, gpu: str, handle: Any, degrees: int) -> Iterator[Reading]:
 def _use(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
     """Of the time since NVML's last sample; and the memory that is in use."""
     share, memory = nvml.nvmlDeviceGetUtilizationRates(handle), nvml.nvmlDeviceGetMemoryInfo
-    yield Reading("gpu-utilization", float(share.gpu), gpu, f"{share.gpu} %")
-    yield Reading("gpu-memory-utilization", float(share.memory), gpu, f"{share.memory} %")
+    yield Reading("gpu-utilization", float(share.gpu), gpu, f"{share.gpu} % busy")
+    moves = f"{share.memory} % of the time its memory is read or written"
+    yield Reading("gpu-memory-utilization", float(share.memory), gpu, moves)
     info = memory(handle)
-    for kind, size in (("gpu-memory-used", info.used), ("gpu-memory-total", info.total)):
-        yield Reading(kind, float(size), gpu, f"{size / (1 << 30):.1f} GiB")
+    used, total = info.used / GIB, info.total / GIB
+    yield Reading("gpu-memory-used", float(info.used), gpu, f"{used:.1f} GiB used")
+    yield Reading("gpu-memory-total", float(info.total), gpu, f"{total:.1f} GiB of memory")
 
 
 class PowerIntegral:
@@ -214,7 +248,7 @@ def _counters(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Read
         if found.nvmlReturn == 0:
             count = _number_in(nvml, found) * one.factor
             device = f"{gpu} {one.of}" if one.of else gpu
-            yield Reading(one.kind, float(count), device, f"{count:,}")
+            yield Reading(one.kind, float(count), device, one.text(count))
 
 
 def _number_in(nvml: Nvml, found: Any) -> int:
@@ -230,11 +264,12 @@ def _number_in(nvml: Nvml, found: Any) -> int:
 def _clocks(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     why = [words for bit, words in SLOWED.items() if bits & bit]
-    yield Reading("gpu-throttled", float(bool(why)), gpu, ", ".join(why) or "not slowed down")
+    yield Reading("gpu-throttled", float(bool(why)), gpu, ", ".join(why))
     for bit, words in REASONS.items():
         holds = bool(bits & bit)
         device = f"{gpu} {words.replace(' ', '-')}"
-        yield Reading("gpu-slow-clocks", float(holds), device, words if holds else "no")
+        text = f"clocks are low: {words}" if holds else ""
+        yield Reading("gpu-slow-clocks", float(holds), device, text)
 
 
 def _ecc(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:

@@ -60,7 +60,7 @@ def _link(one: Path, carrier: int) -> list[Reading]:
     lost = downs if downs is not None else changes // 2 + (changes % 2 and not carrier)
     speed = number_of(one / "speed") or 0
     rate = f", {speed} Mbit/s" if speed > 0 else ""
-    state = f"{'up' if carrier else 'down'}{rate}, lost {lost} times since the start"
+    state = f"{'up' if carrier else 'down'}{rate}, {_lost(lost)}"
     errors, drops = sum_of(counters, *LINK_ERRORS), sum_of(counters, *DROPS)
     return [
         Reading("link-down", float(lost), name, state),
@@ -70,14 +70,24 @@ def _link(one: Path, carrier: int) -> list[Reading]:
     ]
 
 
+def _lost(times: int) -> str:
+    return (
+        f"lost {'once' if times == 1 else f'{times} times'} since the start" if times else "stable"
+    )
+
+
 def _moved(kind: str, name: str, received: int | None, sent: int | None) -> list[Reading]:
     """Bytes, as far as they are counted."""
     found = (("received", received), ("sent", sent))
     return [
-        Reading(f"{kind}-{way}", float(count), name, f"{count / 1e9:,.1f} GB {way}")
+        Reading(f"{kind}-{way}", float(count), name, f"{_size(count)} {way}")
         for way, count in found
         if count is not None
     ]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def _with_default_route(table: Path) -> set[str]:

@@ -43,7 +43,7 @@ class JobProcesses:
         readings = [Reading("zombies", dead, text=f"{dead} of {len(states)} processes")]
         pid = min(self._waiting, key=self._waiting.__getitem__, default=None)
         if pid is None:
-            return [*readings, Reading("process-stuck", 0.0, text="none waits")]
+            return [*readings, Reading("process-stuck", 0.0)]
         waited_s = now - self._waiting[pid]
         where = text_of(self._proc / f"{pid}/wchan") or "unknown"
         text = f"pid {pid}, for {waited_s:.0f} s ({where})"
@@ -83,4 +83,8 @@ class ClockSteps:
         """By how many seconds since the last look."""
         before, self._offset = self._offset, self._wall() - self._steady()
         jump_s = self._offset - before
-        return [Reading("clock-jump", abs(jump_s), text=f"{jump_s:+.3f} s")]
+        return [
+            Reading(
+                "clock-jump", abs(jump_s), text=f"{jump_s:+.3f} s" if abs(jump_s) >= 0.0005 else ""
+            )
+        ]

@@ -1,8 +1,8 @@
 """An object with NVML's interface that gives values written down before.
 
-No GPU was at hand when this was written: names, signatures and constants are those of nvidia-ml-py
-13.615 (checked against it where it is installed), the values are those of an H100 as NVIDIA's
-documentation prints them.
+Names, signatures and constants are those of nvidia-ml-py 13.615 (checked against it where it is
+installed). The values of `HEALTHY` are those of an H100 as NVIDIA's documentation prints them,
+those of `H200_IDLE` and `H200_BUSY` were read from one that computed (driver 580.159.04).
 """
 
 from collections import deque
@@ -49,6 +49,33 @@ HEALTHY: dict[str, Any] = {
     },
 }  # fmt: skip
 """`fields`: by number and scope, which type of value it is, and the value."""
+
+H200_IDLE: dict[str, Any] = {
+    "pci": "00000000:00:06.0",
+    "nvmlDeviceGetTemperature": 36,
+    "nvmlDeviceGetTemperatureThreshold": 89,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": 0x0,
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0, memory=0),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=644_939_776, total=150_754_820_096),
+    "nvmlDeviceGetPowerUsage": 127_014,
+    "nvmlDeviceGetTotalEnergyConsumption": 15_824_772,
+    "links": 0,
+    "fields": {
+        (197, 0): (3, 4_292_536_280), (198, 0): (3, 2_295_671_580), (94, 0): (1, 0),
+    },
+}  # fmt: skip
+H200_BUSY: dict[str, Any] = {
+    **H200_IDLE,
+    "nvmlDeviceGetTemperature": 58,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4,  # power cap
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=22),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=1_704_853_504, total=150_754_820_096),
+    "nvmlDeviceGetPowerUsage": 688_457,
+    "nvmlDeviceGetTotalEnergyConsumption": 18_112_168,
+    "fields": {
+        (197, 0): (3, 36_061_028), (198, 0): (3, 2_354_053_436), (94, 0): (1, 0),
+    },
+}  # fmt: skip
 
 
 class RecordedNvml:
