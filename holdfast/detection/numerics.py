@@ -8,13 +8,16 @@ The loss decides. A gradient norm alone is now and then infinite where gradients
 skips such a step and lowers the scale), so only a long row of them counts, or one that ends with a
 loss that is not finite: then the first step of the row is where it began. A spike is measured
 against the median of the steps before, and against how far these lie apart, both on a logarithmic
-scale: so neither noise nor a loss near zero is one, and below zero nothing is.
+scale: so neither noise nor a loss near zero is one, and below zero nothing is. Where the numbers
+fall by decades, as in the first steps of a training, they lie apart because of that: there it is
+measured against the largest of the newest steps, and how far each of them is from the one before.
 """
 
 import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from holdfast.events import Broken, NumbersBroke, NumbersSpiked, Quantity, Spike, WorkerExited
@@ -25,6 +28,7 @@ WINDOW_COUNT = 64  # steps whose median is the usual
 LEARNED_COUNT = 32  # of which there have to be so many
 SPIKE_TIMES = 5.0  # the usual
 SPREAD_TIMES = 8.0  # the spread of the usual, on a logarithmic scale
+NEWEST_COUNT = 8  # steps that a fall hardly changes
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 QUIET_STEPS = 100  # after a spike, until another one is told
 RankSpike = tuple[int, int, Spike]  # step and rank, for their order
@@ -56,15 +60,24 @@ class Usual:
         return usual
 
     def _far_below(self, value: float) -> float | None:
-        known = self._sorted
+        known, ring = self._sorted, self._ring
         if len(known) < LEARNED_COUNT or known[0] <= 0.0:
             return None
-        usual = known[len(known) // 2]
-        if not value > SPIKE_TIMES * usual:
+        newest = [ring[-1 - back] for back in range(NEWEST_COUNT)]
+        usual, recent = known[len(known) // 2], max(newest)
+        if not value > SPIKE_TIMES * min(usual, recent):
             return None
-        distances = sorted(abs(math.log(one / usual)) for one in known)
-        spread = MAD_TO_SIGMA * distances[len(distances) // 2]
-        return usual if math.log(value / usual) > SPREAD_TIMES * spread else None
+        if _is_far(value, usual, (one / usual for one in known)):
+            return usual
+        steps = (after / before for before, after in pairwise(ring))
+        return sorted(newest)[NEWEST_COUNT // 2] if _is_far(value, recent, steps) else None
+
+
+def _is_far(value: float, usual: float, ratios: Iterable[float]) -> bool:
+    """Above the usual, by more than these usually are apart from 1."""
+    distances = sorted(abs(math.log(ratio)) for ratio in ratios)
+    spread = MAD_TO_SIGMA * distances[len(distances) // 2]
+    return value > SPIKE_TIMES * usual and math.log(value / usual) > SPREAD_TIMES * spread
 
 
 class NumberWatch:

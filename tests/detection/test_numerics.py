@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from holdfast.detection.numerics import (
     LASTING_COUNT,
     LEARNED_COUNT,
+    NEWEST_COUNT,
     QUIET_STEPS,
     SPIKE_TIMES,
     WINDOW_COUNT,
@@ -124,6 +125,29 @@ def noisy(count: int, sigma: float, seed: int) -> list[float]:
 def test_a_loss_far_above_the_usual_is_a_spike_once() -> None:
     calm = noisy(80, 0.05, 1)
     assert spikes([*calm, 20.0, 21.0, 22.0, *calm]) == [81]
+
+
+def falling(count: int, sigma: float, decades: float, seed: int) -> list[float]:
+    """A loss that loses so many decades over the steps, and then stays."""
+    fall = [10 ** -min(decades, 2 * decades * step / count) for step in range(count)]
+    return [level * one for level, one in zip(fall, noisy(count, sigma, seed), strict=True)]
+
+
+@given(st.integers(0, 10_000), st.floats(0.0, 0.3), st.floats(0.0, 4.0), st.integers(40, 119))
+@settings(max_examples=examples(60), deadline=None)
+def test_a_loss_that_falls_by_decades_is_told_where_it_jumps_and_nowhere_else(
+    seed: int, sigma: float, decades: float, at: int
+) -> None:
+    """The first sixty steps of a small training: by its median one would wait for e^20."""
+    losses = falling(120, sigma, decades, seed)
+    assert spikes([*losses]) == []
+    jumped = 100 * max(losses[at - NEWEST_COUNT : at])
+    assert spikes([*losses[:at], jumped, *losses[at:]]) == [at + 1]
+
+
+def test_what_is_usual_where_a_loss_has_fallen_is_that_of_the_newest_steps() -> None:
+    [found] = watched([*falling(64, 0.1, 4.0, 1)[:40], 2.0])
+    assert isinstance(found, Spike) and found.usual < 0.01
 
 
 def test_nothing_is_a_spike_before_the_usual_is_known() -> None:
