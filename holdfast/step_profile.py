@@ -11,7 +11,9 @@ The training is never to suffer: whatever goes wrong ends the profile and is tol
 script that has a `torch.profiler` of its own is left alone, because there can be one at a time; if
 it begins one meanwhile, ours gives way. And no recording is without bounds: each operator takes
 memory, so a thread of ours looks at the time and the memory, and ends what goes on for too long
-also where no step ends any more; a section of the script ends it at once.
+also where no step ends any more; a section of the script ends it at once. A step takes memory of
+its own and gives it back, a CPU's activations for instance: how much it is at most is seen in the
+step that warms up, of which nothing is recorded.
 """
 
 import contextlib
@@ -35,7 +37,8 @@ SECTION = "profile"
 OWN = "its script has a torch.profiler of its own; there can be one at a time"
 WAITS_PER_STEP = 4  # for batches, of which more are not told
 LOOK_S = 0.5
-GROWTH_BYTES = 256 << 20  # of this process while it records; PyTorch takes 7 times that to end it
+WARM_LOOK_S = 0.01  # in which no step can take half of what follows
+GROWTH_BYTES = 256 << 20  # above the step that warms up; PyTorch takes 7 times that to end it
 
 Section = Callable[[], AbstractContextManager[None]]
 
@@ -185,22 +188,25 @@ class StepProfiler:
         """End what goes on for too long or takes too much memory, also where no step ends any more:
         in an evaluation, after the training. Python's main thread can be made to call something;
         where another thread trains, it hears of it at the end of its step."""
-        end, most = time.monotonic() + order.within_s, _resident_bytes() + GROWTH_BYTES
+        end, usual = time.monotonic() + order.within_s, _own_bytes()
         while (doing := self._recording) is not None and doing.number == number:
-            if why := self._excess(doing, end, most):
+            warms_up, own = not doing.ends_ns, _own_bytes()
+            if warms_up:
+                usual = max(usual, own)
+            if why := self._excess(doing, end, own - usual):
                 self._too_much = (number, why)
                 if interrupt:
                     ctypes.pythonapi.Py_AddPendingCall(_end_now, None)
-            time.sleep(LOOK_S)
+            time.sleep(WARM_LOOK_S if warms_up and not why else LOOK_S)
 
-    def _excess(self, doing: _Recording, end: float, most: int) -> str:
+    def _excess(self, doing: _Recording, end: float, growth: int) -> str:
         if self._slot.wanted != doing.number:
             return "it was taken back"
         if time.monotonic() >= end:
             return f"its steps were not over within {doing.order.within_s:g} s"
-        if _resident_bytes() > most:
-            took = f"recording took more than {GROWTH_BYTES >> 20} MiB of memory"
-            return f"{took}; profile fewer steps"
+        if growth > GROWTH_BYTES:
+            grew = f"the process grew by more than {GROWTH_BYTES >> 20} MiB of memory"
+            return f"{grew} while it was recorded; profile fewer steps"
         return ""
 
     def interrupted(self) -> None:
@@ -245,9 +251,11 @@ def _uses_cuda() -> bool:
     return cuda is not None and bool(cuda.is_initialized())
 
 
-def _resident_bytes() -> int:
+def _own_bytes() -> int:
+    """Of memory that is there and that nobody shares: snapshots lie in memory of the agent's."""
     with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+        resident, shared = map(int, file.read().split()[1:3])
+    return (resident - shared) * resource.getpagesize()
 
 
 def _captures() -> bool:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import mmap
 import threading
 import time
 from collections.abc import Iterator
@@ -251,6 +252,52 @@ def test_what_goes_on_without_bounds_is_ended_though_no_step_ends(
     worker.ask(2, steps=1)
     worker.do(4)
     assert worker.why(2) == ""
+
+
+class Memory:
+    """What the process takes, and how often it was looked at."""
+
+    def __init__(self) -> None:
+        self.taken, self.looks = 100 << 20, 0
+
+    def look(self) -> int:
+        self.looks += 1
+        return self.taken
+
+    def step(self, worker: Worker, bytes_: int) -> None:
+        """One in which so much is taken for a while, and seen."""
+        self.taken += bytes_
+        seen, until = self.looks, time.monotonic() + PATIENCE_S
+        while worker.profiler._recording is not None and self.looks < seen + 2:
+            assert time.monotonic() < until
+        self.taken -= bytes_
+        worker.do(1)
+
+
+def test_what_each_step_takes_and_gives_back_is_not_the_recording(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory()
+    monkeypatch.setattr(step_profile, "LOOK_S", 0.001)
+    monkeypatch.setattr(step_profile, "_own_bytes", memory.look)
+    worker.ask(1, steps=2)
+    for _ in range(4):
+        memory.step(worker, 1 << 30)
+    assert worker.why(1) == ""
+    worker.ask(2, steps=2)
+    for taken in (1 << 30, 1 << 30, (1 << 30) + step_profile.GROWTH_BYTES + 1, 0):
+        memory.step(worker, taken)
+    assert "grew by more than 256 MiB" in worker.why(2)
+
+
+def test_memory_of_snapshots_is_not_counted_and_the_process_s_own_is() -> None:
+    size = 64 << 20
+    before = step_profile._own_bytes()
+    with mmap.mmap(-1, size) as shared:
+        shared.write(b"x" * size)
+        assert step_profile._own_bytes() - before < size // 2
+    own = bytearray(b"x" * size)
+    assert step_profile._own_bytes() - before > size // 2 and len(own) == size
 
 
 def test_where_another_thread_trains_it_ends_at_the_end_of_a_step(
