@@ -59,13 +59,6 @@ class CollectiveLog(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class LogAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker says to a question with this number."""
-
-    number: int
-    log: CollectiveLog
-
-
 class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When a rank entered its collectives, and the seconds it has used so far."""
 

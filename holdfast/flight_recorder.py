@@ -1,4 +1,5 @@
-"""Tells the agent which collectives this worker has entered, also while it waits in one.
+"""Tells the agent which collectives this worker has entered, also while it waits in one; and where
+its threads stand, if the agent cannot see that from outside.
 
 PyTorch's flight recorder keeps the last collectives of all process groups in a ring, for NCCL and
 gloo. It can only be read from inside, so a thread waits on a socket for the agent's question; the
@@ -32,20 +33,30 @@ from holdfast.collectives import (
     CollectiveLog,
     CollectivePace,
     GroupLog,
-    LogAnswer,
 )
 from holdfast.events import Ranks, in_rows
+from holdfast.own_stacks import own_stacks
+from holdfast.stacks import ThreadStack
 
 VARIABLE = "HOLDFAST_RECORDER_FD"
 SIZE = "TORCH_FR_BUFFER_SIZE"  # read by torch when the first group is made
 ENTRIES = 512  # 4 ms to read; torch's own default with NCCL, 2000, takes 17 ms
 ANSWER = struct.Struct(">I")  # its length, ahead of it
-QUESTION = struct.Struct(">QI?3x")  # a number, how many of the newest, whether with kinds
+QUESTION = struct.Struct(">QI??2x")
+"""A number, how many of the newest collectives, whether with kinds, whether stacks instead."""
 DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")  # the second before torch 2.9
 BINDINGS = "torch._C._distributed_c10d"
 GROUPS = "torch.distributed.distributed_c10d"
 MICROSECOND_NS = 1000
 STEPS_KEPT, ENDS_TOLD, BENDS_MAX, PACES_MAX = 512, 8, 64, 16
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker says to a question with this number."""
+
+    number: int
+    log: CollectiveLog
+    threads: tuple[ThreadStack, ...] = ()
 
 
 class _Entry(msgspec.Struct):
@@ -90,14 +101,22 @@ def answer_from_now_on() -> None:
 def _answer(sock: socket.socket, worker: int) -> None:
     with contextlib.suppress(OSError):  # the agent has gone
         while len(question := sock.recv(QUESTION.size, socket.MSG_WAITALL)) == QUESTION.size:
-            number, recent, kinds = QUESTION.unpack(question)
+            number, recent, kinds, stacks = QUESTION.unpack(question)
             if os.getpid() != worker:
                 return
-            log = read(recent, kinds=kinds)
-            with contextlib.suppress(Exception):  # then it is of the collectives alone
-                log = log if kinds else _with_paces(log)
-            told = msgspec.msgpack.encode(LogAnswer(number, log))
+            if stacks:
+                answer = Answer(number, CollectiveLog(), own_stacks(worker))
+            else:
+                answer = Answer(number, _log(recent, kinds=kinds))
+            told = msgspec.msgpack.encode(answer)
             sock.sendall(ANSWER.pack(len(told)) + told)
+
+
+def _log(recent: int, *, kinds: bool) -> CollectiveLog:
+    log = read(recent, kinds=kinds)
+    with contextlib.suppress(Exception):  # then it is of the collectives alone
+        return log if kinds else _with_paces(log)
+    return log
 
 
 def forget() -> None:

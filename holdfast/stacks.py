@@ -15,6 +15,7 @@ MAX_FRAMES = 64  # of a thread; of more the middle is left out
 MAX_THREADS = 24  # of a worker, with all its processes
 MAX_GROUPS = 256
 LEFT_OUT = "..."
+MAIN = "MainThread"
 # Of compilers, not of what they have compiled, which stands in other files while it runs.
 COMPILERS = (
     "torch/_dynamo/convert_frame.py", "torch/_inductor/codecache.py",

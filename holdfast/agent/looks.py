@@ -10,7 +10,7 @@ import psutil
 
 from holdfast.agent.activity import usage_of
 from holdfast.agent.recorders import Recorder, logs_of
-from holdfast.agent.stack_dump import stacks_of
+from holdfast.agent.stack_dump import Seen, stacks_of
 from holdfast.agent.workers import Worker
 from holdfast.collectives import Collective, GroupLog, RankTimes, joined_logs
 from holdfast.diagnosis import mismatch
@@ -48,8 +48,7 @@ async def last_words(workers: Iterable[Worker]) -> dict[int, tuple[LastEntered, 
 
 
 async def _stacks(order: TakeStacks, known: dict[int, Worker]) -> Stacks:
-    pids = [(rank, worker.pid) for rank, worker in known.items()]
-    seen = stacks_of(pids, order.looks, order.apart_s)
+    seen = stacks_of(map(_seen_as, known.items()), order.looks, order.apart_s)
     if order.looks == 1:
         return Stacks(number=order.number, groups=await seen)
     entered = logs_of(_recorders(known), LAST, kinds=True)
@@ -86,6 +85,12 @@ def _used(pids: dict[int, int]) -> dict[int, tuple[float, float]]:
             continue
         found[rank] = usage.main_s, usage.starved_s
     return found
+
+
+def _seen_as(one: tuple[int, Worker]) -> Seen:
+    rank, worker = one
+    recorder = worker.sockets.recorder
+    return Seen(rank, worker.pid, recorder.stacks if recorder is not None else None)
 
 
 def _recorders(known: dict[int, Worker]) -> list[tuple[int, Recorder | None]]:

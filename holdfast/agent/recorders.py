@@ -1,4 +1,5 @@
-"""Asks the workers of this node which collectives they have entered (see `flight_recorder`).
+"""Asks the workers of this node which collectives they have entered, and where they stand if that
+cannot be seen from outside (see `flight_recorder`).
 
 A worker that holds the GIL, is stopped, or runs no Python does not answer: it is waited for a
 second, and not asked again before it has. What comes late is dropped.
@@ -10,15 +11,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.collectives import CollectiveLog, LogAnswer
+from holdfast.collectives import CollectiveLog
 from holdfast.events import in_rows
-from holdfast.flight_recorder import ANSWER, QUESTION
+from holdfast.flight_recorder import ANSWER, QUESTION, Answer
+from holdfast.stacks import ThreadStack
 
 ANSWER_S = 1.0
 CHUNK_BYTES = 1 << 16
 ANSWER_BYTES_MAX = 1 << 22
 
-_answers = msgspec.msgpack.Decoder(LogAnswer)
+_answers = msgspec.msgpack.Decoder(Answer)
 
 
 class Recorder:
@@ -40,21 +42,29 @@ class Recorder:
         second where somebody else asks at the same time."""
         async with self._turn:
             try:
-                return await asyncio.wait_for(self._ask(recent, kinds), within_s)
+                return (await asyncio.wait_for(self._ask(recent, kinds=kinds), within_s)).log
             except TimeoutError:
                 return CollectiveLog(why="it did not answer: it holds the GIL, or is stopped")
             except (OSError, msgspec.MsgspecError) as error:
                 return CollectiveLog(why=f"it cannot be asked: {error}")
 
-    async def _ask(self, recent: int, kinds: bool) -> CollectiveLog:
+    async def stacks(self) -> tuple[ThreadStack, ...]:
+        """Where its threads stand, by itself; empty where it does not answer. Never raises."""
+        async with self._turn:
+            try:
+                return (await asyncio.wait_for(self._ask(stacks=True), ANSWER_S)).threads
+            except (TimeoutError, OSError, msgspec.MsgspecError):
+                return ()
+
+    async def _ask(self, recent: int = 0, *, kinds: bool = False, stacks: bool = False) -> Answer:
         loop = asyncio.get_running_loop()
         while self._answered < self._asked:  # of a time before
             await self._next(loop)
         self._asked += 1
-        await loop.sock_sendall(self._sock, QUESTION.pack(self._asked, recent, kinds))
-        return (await self._next(loop)).log
+        await loop.sock_sendall(self._sock, QUESTION.pack(self._asked, recent, kinds, stacks))
+        return await self._next(loop)
 
-    async def _next(self, loop: asyncio.AbstractEventLoop) -> LogAnswer:
+    async def _next(self, loop: asyncio.AbstractEventLoop) -> Answer:
         while (answer := self._taken()) is None:
             data = await loop.sock_recv(self._sock, CHUNK_BYTES)
             if not data:
@@ -63,7 +73,7 @@ class Recorder:
         self._answered = answer.number
         return answer
 
-    def _taken(self) -> LogAnswer | None:
+    def _taken(self) -> Answer | None:
         if len(self._read) < ANSWER.size:
             return None
         (length,) = ANSWER.unpack_from(self._read)

@@ -2,8 +2,9 @@
 
 py-spy reads the memory of a process from outside, so it does not matter whether the process is
 stuck in a collective, holds the GIL or was stopped by a signal. It is paused for some milliseconds
-while it is read; one that is stopped already is read as it is. Where tracing is not permitted
-(a container without SYS_PTRACE, and a kernel that asks for it) the answer says so.
+while it is read; one that is stopped already is read as it is. Where that fails (no program for
+this machine, a Python that it does not know, a container that may not trace) the worker is asked
+itself; one that holds the GIL does not answer, and then it is said why nothing could be read.
 """
 
 import asyncio
@@ -11,20 +12,28 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import psutil
 
 from holdfast.agent.activity import activity, usage_of
 from holdfast.events import in_rows
-from holdfast.stacks import MAX_THREADS, StackGroup, ThreadStack, joined, shortened
+from holdfast.stacks import MAIN, MAX_THREADS, StackGroup, ThreadStack, joined, shortened
 
 ONE_S = 5.0  # for one process
 AT_ONCE = 4  # programs that read
 MAX_CHILDREN = 8  # processes of a worker that are read besides it, as of its data loader
-MAIN = "MainThread"
+ENTRIES = frozenset(
+    (
+        "do_syscall_64", "x64_sys_call", "do_fast_syscall_32", "__do_sys_restart_syscall",
+        "invoke_syscall", "el0_svc_common", "do_el0_svc", "el0_svc",
+    )
+)  # fmt: skip
+"""Where a thread enters the kernel: all that it shows of a sleep that goes on after it was stopped,
+as by our own look."""
 
 
 class _Frame(msgspec.Struct):
@@ -45,34 +54,40 @@ class _Thread(msgspec.Struct):
 _threads = msgspec.json.Decoder(list[_Thread])
 
 
+class Seen(NamedTuple):
+    """A worker that is to be looked at. `own` asks itself for its stacks, if it can be asked."""
+
+    rank: int
+    pid: int
+    own: Callable[[], Awaitable[tuple[ThreadStack, ...]]] | None = None
+
+
 class DumpError(Exception):
     """The stacks of a process could not be read; the message says why."""
 
 
 async def stacks_of(
-    workers: Iterable[tuple[int, int]], looks: int = 1, apart_s: float = 0.0
+    workers: Iterable[Seen], looks: int = 1, apart_s: float = 0.0
 ) -> tuple[StackGroup, ...]:
-    """Of these workers, each a rank and a process id, with the processes below them; of more than
-    one look only the workers themselves, and what they did meanwhile. Never raises; takes a few
-    seconds at most."""
+    """Of these workers, with the processes below them; of more than one look only the workers
+    themselves, and what they did meanwhile. Never raises; takes a few seconds at most."""
     turns = asyncio.Semaphore(AT_ONCE)
-    found = (_worker(rank, pid, turns, looks, apart_s) for rank, pid in workers)
+    found = (_worker(one, turns, looks, apart_s) for one in workers)
     return joined(await asyncio.gather(*found))
 
 
-async def _worker(
-    rank: int, pid: int, turns: asyncio.Semaphore, looks: int, apart_s: float
-) -> StackGroup:
-    ranks = in_rows([rank])
+async def _worker(worker: Seen, turns: asyncio.Semaphore, looks: int, apart_s: float) -> StackGroup:
+    ranks = in_rows([worker.rank])
     try:
-        process = psutil.Process(pid)
+        process = psutil.Process(worker.pid)
         if looks == 1:
-            return msgspec.structs.replace(await _with_children(process, turns), ranks=ranks)
+            found = await _with_children(process, worker, turns)
+            return msgspec.structs.replace(found, ranks=ranks)
         before, since = await asyncio.to_thread(usage_of, process), time.monotonic()
-        seen = [await _look(process, turns)]
+        seen = [await _look(process, worker, turns)]
         for _ in range(looks - 1):
             await asyncio.sleep(apart_s)
-            seen.append(await _look_again(process, turns, seen[-1]))
+            seen.append(await _look_again(process, worker, turns, seen[-1]))
         took_s, after = time.monotonic() - since, await asyncio.to_thread(usage_of, process)
     except psutil.Error:
         return StackGroup(ranks=ranks, why="the process has ended")
@@ -80,14 +95,16 @@ async def _worker(
     return msgspec.structs.replace(seen[-1], ranks=ranks, activity=did)
 
 
-async def _look(process: psutil.Process, turns: asyncio.Semaphore) -> StackGroup:
+async def _look(process: psutil.Process, worker: Seen, turns: asyncio.Semaphore) -> StackGroup:
     """One worker. Raises `psutil.Error`."""
     state = process.status()
     sleeps_in = _sleeps_in(process.pid) if state == psutil.STATUS_SLEEPING else ""
     try:  # that stops it for a moment, after which it goes on to wait once it gets a processor
         threads = await _process(process.pid, turns)
     except DumpError as error:
-        return StackGroup(ranks=(), state=state, why=str(error))
+        threads = [*await worker.own()] if worker.own is not None else []
+        if not threads:
+            return StackGroup(ranks=(), state=state, why=str(error))
     found = tuple(threads[:MAX_THREADS])
     return StackGroup(ranks=(), state=state, threads=found, sleeps_in=sleeps_in)
 
@@ -95,24 +112,27 @@ async def _look(process: psutil.Process, turns: asyncio.Semaphore) -> StackGroup
 def _sleeps_in(pid: int) -> str:
     """What its main thread waits in (proc_pid_wchan(5)); empty where the kernel does not say."""
     try:
-        return Path(f"/proc/{pid}/wchan").read_text().strip("0")
+        place = Path(f"/proc/{pid}/wchan").read_text().strip("0")
     except OSError:
         return ""
+    return "" if place in ENTRIES else place
 
 
 async def _look_again(
-    process: psutil.Process, turns: asyncio.Semaphore, last: StackGroup
+    process: psutil.Process, worker: Seen, turns: asyncio.Semaphore, last: StackGroup
 ) -> StackGroup:
     """What could not be read is not tried again: that takes seconds."""
     if last.threads:
-        return await _look(process, turns)
+        return await _look(process, worker, turns)
     return msgspec.structs.replace(last, state=process.status())
 
 
-async def _with_children(process: psutil.Process, turns: asyncio.Semaphore) -> StackGroup:
+async def _with_children(
+    process: psutil.Process, worker: Seen, turns: asyncio.Semaphore
+) -> StackGroup:
     """One worker with the processes below it. Raises `psutil.Error`."""
     children = process.children(recursive=True)[:MAX_CHILDREN]
-    found = await _look(process, turns)
+    found = await _look(process, worker, turns)
     if not found.threads:
         return found
     below = await asyncio.gather(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,11 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from holdfast import flight_recorder
-from holdfast.agent import recorders
+from holdfast.agent import recorders, stack_dump
 from holdfast.agent.recorders import Recorder
 from holdfast.collectives import CollectiveLog, CollectivePace
-from tests.patience import PATIENCE_S
+from holdfast.stacks import Activity, StackGroup
+from tests.patience import PATIENCE_S, until
 
 BEGIN = "from holdfast import flight_recorder; flight_recorder.answer_from_now_on()\n"
 ALONE = """
@@ -59,6 +63,39 @@ def answering(script: str) -> Iterator[tuple[Recorder, "subprocess.Popen[str]"]]
 
 def ask(recorder: Recorder, recent: int = 8, *, kinds: bool = True) -> CollectiveLog:
     return asyncio.run(asyncio.wait_for(recorder.ask(recent, kinds=kinds), PATIENCE_S))
+
+
+LOCKED = """
+import threading
+def feeds(): threading.Event().wait()
+threading.Thread(target=feeds, name="feeder", daemon=True).start()
+class Model:
+    def waits(self, lock): lock.acquire(); print("ready", flush=True); lock.acquire()
+Model().waits(threading.Lock())
+"""
+
+
+def test_where_nobody_can_look_from_outside_a_worker_tells_its_stacks_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As py-spy has them, which is asked for the same process."""
+    with answering(LOCKED) as (recorder, process):
+
+        def looks(count: int) -> StackGroup:
+            one = stack_dump.Seen(3, process.pid, recorder.stacks)
+            [group] = asyncio.run(stack_dump.stacks_of([one], count, 0.01))
+            return group
+
+        assert until(lambda: "Model.waits" in str(looks(1).frames[-1:]))
+        outside = looks(1)
+        monkeypatch.setattr(stack_dump, "_program", lambda: "/nowhere/py-spy")
+        inside = looks(3)
+        assert inside.why == "" and inside.activity is Activity.STILL
+        assert inside.frames == outside.frames
+        assert [t.name for t in inside.threads] == ["MainThread", "feeder"]
+        assert "feeds" in str(inside.threads[1].frames)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert "py-spy cannot be started" in looks(1).why, "it cannot answer, and that is said"
 
 
 def test_a_worker_tells_the_newest_collectives_of_its_groups() -> None:

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from holdfast.agent import stack_dump
-from holdfast.agent.stack_dump import stacks_of
+from holdfast.agent.stack_dump import Seen, stacks_of
+from holdfast.diagnosis.hang import AMONG_THREADS
 from holdfast.stacks import Activity, StackGroup, ThreadStack
 from tests.patience import until
 
@@ -59,7 +60,7 @@ def start() -> Iterator[Start]:
 
 
 def taken(*workers: tuple[int, int]) -> tuple[StackGroup, ...]:
-    return asyncio.run(stacks_of(workers))
+    return asyncio.run(stacks_of(Seen(rank, pid) for rank, pid in workers))
 
 
 def stands_in(group: StackGroup, function: str) -> bool:
@@ -188,7 +189,7 @@ def test_several_looks_tell_what_a_worker_did_meanwhile(
     process = start(script)
 
     def seen() -> bool:
-        [group] = asyncio.run(stacks_of([(0, process.pid)], looks=3, apart_s=0.2))
+        [group] = asyncio.run(stacks_of([Seen(0, process.pid)], looks=3, apart_s=0.2))
         return group.activity in did
 
     assert until(seen)
@@ -199,7 +200,7 @@ def test_a_worker_that_was_stopped_is_still(start: Start) -> None:
     process.send_signal(signal.SIGSTOP)
 
     def seen() -> bool:
-        [group] = asyncio.run(stacks_of([(0, process.pid)], looks=2, apart_s=0.1))
+        [group] = asyncio.run(stacks_of([Seen(0, process.pid)], looks=2, apart_s=0.1))
         return group.activity is Activity.STILL and group.state == "stopped"
 
     assert until(seen)
@@ -220,7 +221,7 @@ def test_stacks_that_cannot_be_read_are_tried_once_and_counters_tell_the_rest(
     refuses.chmod(0o755)
     monkeypatch.setattr(stack_dump, "_program", lambda: str(refuses))
     process = start(SPINS)
-    [group] = asyncio.run(stacks_of([(0, process.pid)], looks=3, apart_s=0.2))
+    [group] = asyncio.run(stacks_of([Seen(0, process.pid)], looks=3, apart_s=0.2))
     assert "Permission denied" in group.why and group.threads == ()
     assert group.activity is Activity.BUSY
     assert tries.read_text().count("x") == 2, "once, and once without stopping the process"
@@ -240,6 +241,26 @@ def test_what_the_kernel_has_it_wait_for_is_told(start: Start) -> None:
         return "pipe_read" in group.sleeps_in
 
     assert until(told)
+
+
+def test_a_sleep_that_our_own_look_has_interrupted_is_not_taken_for_a_wait_outside(
+    start: Start,
+) -> None:
+    """The kernel goes on with it by another way, of which only the entry is seen."""
+    process = start(
+        "import ctypes\ndef holds():\n    print('up', flush=True)\n"
+        "    ctypes.PyDLL(None).sleep(100_000)\nholds()\n"
+    )
+    assert until(lambda: stands_in(taken((0, process.pid))[0], "holds"))
+    asleep: list[str] = []
+
+    def slept_again() -> bool:
+        [group] = taken((0, process.pid))
+        asleep.extend([group.sleeps_in] if group.state == "sleeping" else [])
+        return len(asleep) > 1
+
+    assert until(slept_again)
+    assert all(not place or place.startswith(AMONG_THREADS) for place in asleep), asleep
 
 
 def test_what_it_waits_in_is_asked_before_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
