@@ -28,6 +28,7 @@ from holdfast.events import StragglersFound
 from holdfast.slow_ranks import SlowBy, Straggler
 
 SHARE = 0.08  # of the time that others lose, at least: 1.09 times as slow
+SUSPECTED = 0.06  # where it is looked at more closely
 CLEARED = 0.04  # below which a straggler is none any more
 SIGN_Z, STEADY_T, UNUSUAL_T = 4.0, 5.0, 4.0  # of two ranks
 STEADY_UNKNOWN_T = 8.0  # where it is not known yet what is usual
@@ -38,7 +39,7 @@ HORIZONS_S = (LASTS_S, 25.0, 30.0, 40.0, 60.0, 90.0, 150.0, 300.0, 450.0, 600.0,
 KEPT, KEPT_LEAST, KEPT_OF_ALL = 160, 64, 1 << 20  # seconds of a rank, and of all ranks together
 SHORT = 2.0  # collectives a second, of which a second tells what is usual
 BUSY_LASTS_S = 90.0  # where a rank waits for a processor: a machine is busy now and then
-SUSPECTS = ((3, 3), (9, 8))  # late in so many of so few newest seconds: worth a closer look
+SUSPECTS = ((3, 3), (5, 4), (9, 8))  # late in so many of so few newest seconds: worth a closer look
 NORMAL = 1.4826  # a standard deviation, of a normal distribution, by the median of what is off
 TOLD_MAX = 64  # stragglers that are told
 
@@ -254,7 +255,7 @@ def _seems_late(course: Lateness, of: int, least: int) -> dict[int, float]:
         return {}
     seems = (np.sum(shares > 0, axis=0) >= least) * np.median(shares, axis=0)
     return {
-        rank: float(one * (one >= SHARE)) for rank, one in zip(course.ranks, seems, strict=True)
+        rank: float(one * (one >= SUSPECTED)) for rank, one in zip(course.ranks, seems, strict=True)
     }
 
 

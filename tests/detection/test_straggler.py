@@ -174,6 +174,21 @@ def test_steps_of_10_ms_are_judged_by_their_seconds_not_by_their_number(seed: in
     assert not any(told)
 
 
+def test_who_is_slow_in_steps_of_10_ms_is_suspected_by_the_few_seconds_that_are_known() -> None:
+    """Recorders hold the newest 2.6 s of the 10 between two questions: without a second one soon
+    it would take 40 s."""
+    for seed in range(12):
+        training = Training(PAIR, seed, noise=0.3, step_s=0.01)
+        watch = StragglerWatch(1)
+        for _ in range(3):
+            training.run(EVERY_S)
+            watch.observe(training.sample())
+        training.slow[0] = 1.2
+        training.run(0.8 * EVERY_S)
+        watch.observe(training.sample())
+        assert watch.suspects, seed
+
+
 def test_where_steps_take_many_seconds_more_of_them_are_judged_together() -> None:
     training = Training(PAIR, seed=8, step_s=7.0)
     training.slow[0] = 1.3
