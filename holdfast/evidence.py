@@ -21,7 +21,7 @@ class NodeEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str  # name
     ranks: tuple[RankEvidence, ...] = ()
-    host: tuple[str, ...] = ()  # memory, load, disks
+    host: tuple[str, ...] = ()  # memory, load, disks, GPUs
     kernel: tuple[str, ...] = ()  # its log since shortly before the incident
     kernel_unread: str = ""  # why the log could not be read
 

@@ -433,6 +433,7 @@ class Agent:
             order.since_s,
             [self._me.folder, Path("/dev/shm"), *places],
             self._attempts.mask,
+            self._parts.health.readings,
         )
         reached = tuple(await trying)
         self._controller.answer(EvidenceReply(number=order.number, found=found, reached=reached))

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from holdfast.agent.health.telling import gpus_in_words
 from holdfast.agent.host_state import host_state, in_thread
 from holdfast.agent.kernel_log import KernelLines, kernel_log
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.workers import Worker
+from holdfast.detection.health import Reading
 from holdfast.evidence import NodeEvidence, RankEvidence
 from holdfast.messages import WorkerReport
 
@@ -33,16 +35,17 @@ async def evidence_of(
     since_s: float,
     places: Iterable[Path],
     mask: Mask,
+    readings: Iterable[Reading] = (),
 ) -> NodeEvidence:
     """What there is to tell within a few seconds; `run` is the attempt that was asked for,
-    `mask` takes secrets out."""
+    `mask` takes secrets out, `readings` are the newest of the machine's health."""
     host, kernel = await _host(since_s, list(places))
     workers, now = _chosen(run) if run is not None else [], time.monotonic()
     ranks = tuple(_rank(worker, mask, now) for worker in workers)
     return NodeEvidence(
         node=name,
         ranks=ranks,
-        host=tuple(_cut(mask(line)) for line in host),
+        host=tuple(_cut(mask(line)) for line in (*host, *gpus_in_words(readings))),
         kernel=tuple(_cut(mask(line)) for line in kernel.lines),
         kernel_unread=kernel.unread,
     )

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.kernel_log import KernelLog
 from holdfast.agent.health.provider import Missing, Provider
+from holdfast.agent.health.telling import of_each_device
 from holdfast.detection import kernel_log, xid
 from holdfast.detection.health import KERNEL, Conditions, Reading
 from holdfast.events import HealthChanged, Severity
 
 LOOK_S = 10.0
 SHOWN_MAX = 16  # lines of one provider, and kinds of faults
-NONE = ("0 ", "0.0 ")
 
 
 class HealthCheck(NamedTuple):
@@ -76,31 +76,12 @@ def _shown(readings: list[Reading], told_already: str = "") -> str:
     if not readings:
         return "nothing to read"
     lines: list[str] = []
-    for device, texts in _by_device(readings).items():
+    for device, texts in of_each_device(readings).items():
         label = "" if device in ("", told_already) else f"{device}: "
         lines += [label + "; ".join(texts)] if texts else []
     if len(lines) > SHOWN_MAX:
         lines[SHOWN_MAX:] = [f"and {len(lines) - SHOWN_MAX} more"]
     return "\n".join(lines) or "nothing of note"
-
-
-def _by_device(readings: list[Reading]) -> dict[str, list[str]]:
-    """What is to be told of each; of some counters the device's name goes on with which it is."""
-    names = {reading.device for reading in readings}
-    found: dict[str, list[str]] = {}
-    for reading in readings:
-        first = reading.device.partition(" ")[0]
-        device = first if first in names else reading.device
-        texts = found.setdefault(device, [])
-        if reading.text and not (reading.value == 0 and reading.text.startswith(NONE)):
-            texts.append(reading.text if device else f"{reading.kind}: {reading.text}")
-    return {device: _without_repetition(texts) for device, texts in found.items()}
-
-
-def _without_repetition(texts: list[str]) -> list[str]:
-    """Each once, and none that is a part of another one."""
-    once = list(dict.fromkeys(texts))
-    return [a for a in once if not any(b.startswith(f"{a},") or b.endswith(f" {a}") for b in once)]
 
 
 def _history(log: KernelLog) -> str:

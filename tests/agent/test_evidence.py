@@ -1,5 +1,6 @@
 """A node tells how it is and what its workers did last: soon, little, and no secret."""
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -8,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.evidence import LINE_CHARS, LINES_MAX, TAIL_BYTES, last_lines, page_in_words
+from holdfast.agent.evidence import (
+    LINE_CHARS,
+    LINES_MAX,
+    TAIL_BYTES,
+    evidence_of,
+    last_lines,
+    page_in_words,
+)
+from holdfast.agent.health.gpus import Gpus
 from holdfast.agent.host_state import host_state
 from holdfast.agent.kernel_log import kernel_log
 from holdfast.agent.reach import WITHIN_S
@@ -18,6 +27,7 @@ from holdfast.masking import masker
 from holdfast.messages import EvidenceReply, TakeEvidence, WorkerReport
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import is_alive, until
+from tests.agent.health.recorded import H200_BUSY, LOST, RecordedNvml
 
 LEAKS = """
 import os
@@ -47,6 +57,19 @@ def test_a_failed_rank_is_told_of_with_its_last_words_and_without_secrets(node: 
     assert SECRET not in repr(found) and "hunter22" not in repr(found)
     words = "\n".join(found.found.host)
     assert "memory: " in words and "load: " in words and "disk /dev/shm: " in words
+
+
+def test_each_gpu_is_told_of_beside_its_machine_and_one_that_is_lost_as_such() -> None:
+    nvml = RecordedNvml(H200_BUSY, {"pci": "00000000:3B:00.0"})
+    gpus = Gpus(lambda: nvml)
+    readings = {(one.kind, one.device): one for one in gpus.read()}
+    nvml.gpus[1]["all"] = LOST
+    readings |= {(one.kind, one.device): one for one in gpus.read()}
+    found = asyncio.run(evidence_of("n", None, 1.0, [], str, [*readings.values()]))
+    first, second = (line for line in found.host if line.startswith("GPU "))
+    assert first.startswith("GPU 0000:00:06: ") and "58 °C" in first and "688 W" in first
+    assert len(first) <= LINE_CHARS + 3 and "power cap" in first
+    assert second.startswith("GPU 0000:3b:00: ") and "GPU is lost" in second
 
 
 def test_of_another_attempt_only_the_host_is_told(node: Node) -> None:

@@ -206,8 +206,8 @@ def _heat(nvml: Nvml, gpu: str, handle: Any, degrees: int) -> Iterator[Reading]:
 def _use(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
     """Of the time since NVML's last sample; and the memory that is in use."""
     share, memory = nvml.nvmlDeviceGetUtilizationRates(handle), nvml.nvmlDeviceGetMemoryInfo
-    yield Reading("gpu-utilization", float(share.gpu), gpu, f"{share.gpu} % busy")
-    moves = f"{share.memory} % of the time its memory is read or written"
+    yield Reading("gpu-utilization", float(share.gpu), gpu, f"busy {share.gpu} %")
+    moves = f"memory busy {share.memory} %"
     yield Reading("gpu-memory-utilization", float(share.memory), gpu, moves)
     info = memory(handle)
     used, total = info.used / GIB, info.total / GIB
@@ -311,7 +311,8 @@ def _recovery(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Read
         code = int(field.value.uiVal)
         remedy = xid.ACTIONS.get(code, xid.Remedy.UNKNOWN)
         fatal = xid.is_fatal(remedy)
-        yield Reading("gpu-reset-needed", float(fatal), gpu, f"recovery action {code}: {remedy}")
+        text = f"recovery action {code}: {remedy}" if code else ""
+        yield Reading("gpu-reset-needed", float(fatal), gpu, text)
 
 
 def find(root: Path) -> Gpus | Missing:
