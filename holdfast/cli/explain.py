@@ -5,12 +5,12 @@ import os
 import stat
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.output import AsJson, json_result, result, styled, table
+from holdfast.cli.output import AsJson, json_result, result, styled, table, talk
 from holdfast.errors import SLUGS, Error, ExitStatus, Slug
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain an error, or a log on standard input; without a slug, list all errors."""
-    if slug == "-" or (slug is None and _has_file()):
+    if slug == "-" or (slug is None and _input_is(stat.S_ISREG)):
         _log(as_json)
         return
     if slug is None:
         _list(as_json)
+        if _input_is(stat.S_ISFIFO):  # which may stay open without a word, so it is not read
+            talk("a log that comes by a pipe is read by: COMMAND | holdfast explain -")
         return
     found = _plain(slug)
     entry = SLUGS.get(found) or _known(found) or _check(found)
@@ -42,10 +44,10 @@ def explain(
         result(textwrap.fill(entry.explanation, 88))
 
 
-def _has_file() -> bool:
-    """Whether standard input was redirected from a file. A pipe may stay open without a word."""
+def _input_is(kind: Callable[[int], bool]) -> bool:
+    """Whether standard input is of this kind, a file or a pipe."""
     try:
-        return stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+        return kind(os.fstat(sys.stdin.fileno()).st_mode)
     except (OSError, ValueError, AttributeError):  # closed, or not there at all
         return False
 

@@ -125,6 +125,7 @@ def test_explain_finds_known_problems_in_a_log(tmp_path: Path) -> None:
         )  # fmt: skip
     assert ran.stdout == told
     assert "no known problem" in holdfast("explain", "-", given="all is well\n").stdout
+    assert "| holdfast explain -" in holdfast("explain", given=text).stderr, "a pipe is not read"
     assert "A known problem of logs (code)" in holdfast("explain", "gpu-memory").stdout
 
 
