@@ -12,6 +12,7 @@ from holdfast.actions import Outcome, StartAttempt, StopAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
 from holdfast.digests import StepsToRepeat
+from holdfast.dimensions import PLAIN, Layout
 from holdfast.events import (
     Diagnosed,
     Milestone,
@@ -68,6 +69,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     trial_steps: int = 100  # after an update, within which a failure goes back
     group_tests: bool = False  # groups of nodes may repeat a step, to find the bad one
     replica_ranks: int = 1  # of one data-parallel replica; 0: there is but one
+    layout: Layout = PLAIN  # that ranks are in; a state that was saved earlier has only the above
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -102,6 +104,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             trial_steps=job.recovery.update_trial_steps,
             group_tests=job.recovery.group_tests == "auto",
             replica_ranks=job.parallel.layout.replica_ranks if job.parallel is not None else 1,
+            layout=job.parallel.layout if job.parallel is not None else PLAIN,
         )
 
     @property

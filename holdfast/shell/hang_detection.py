@@ -17,7 +17,9 @@ from holdfast.controller.phases import TRAINING
 from holdfast.detection.hang import HangWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.diagnosis import reachability
-from holdfast.diagnosis.hang import apart, judge
+from holdfast.diagnosis.hang import LINES_MAX, apart, judge
+from holdfast.diagnosis.placed import in_layout
+from holdfast.events import HangJudged, each_of
 from holdfast.evidence import PeerReach
 from holdfast.messages import Report, Stacks, StacksReply, TakeStacks
 from holdfast.shell.reachability import Reachability
@@ -85,6 +87,7 @@ class HangDetection:
             judged = judge(suspicion, *looks)
             if (parted := reachability.judge(self._reached())) is not None:
                 judged = apart(judged, suspicion, reply.groups, parted.lines)
+            judged = self._placed(judged)
             progressed = self._progress.flush(self._now)
             self._put(*((progressed,) if progressed is not None else ()), judged)
 
@@ -92,6 +95,16 @@ class HangDetection:
 
         members = self._members()
         self._looks.ask(members, connected, now, found, self._reachability.ring(members))
+
+    def _placed(self, judged: HangJudged) -> HangJudged:
+        """With where the ranks that it names are in the layout."""
+        try:
+            dimensions = self._state.limits.layout.resolve(self._state.world_size)
+        except ValueError:  # the script makes its groups by itself
+            return judged
+        line = in_layout([*each_of(judged.ranks)], dimensions)
+        evidence = (line, *judged.evidence)[:LINES_MAX] if line else judged.evidence
+        return msgspec.structs.replace(judged, evidence=evidence)
 
     def _reached(self) -> dict[str, tuple[PeerReach, ...]]:
         """Who could reach whom, by name."""

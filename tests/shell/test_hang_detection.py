@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.controller import Limits
 from holdfast.detection.hang import FLOOR_S
+from holdfast.dimensions import Layout
 from holdfast.events import (
     HangJudged,
     HangSuspected,
@@ -27,7 +28,7 @@ STEP_S = 0.05
 class Training(Scene):
     """Two nodes with a rank each, whose pages say what the test wants."""
 
-    def __init__(self, hang_timeout_s: float = 600.0, **limits: float) -> None:
+    def __init__(self, hang_timeout_s: float = 600.0, **limits: float | Layout) -> None:
         super().__init__(Limits(node_count=2, hang_timeout_s=hang_timeout_s, **limits))  # type: ignore[arg-type]
         self.wires = self.running("a", "b")
         self.steps = {0: 0, 1: 0}
@@ -90,6 +91,17 @@ def test_a_stall_has_every_member_looked_at_and_a_rank_apart_is_stopped() -> Non
     assert judged.ranks == ((1, 1),)
     assert a.told(Stop) and b.told(Stop)
     assert scene.state.incidents[-1].cause == "hang"
+
+
+def test_where_a_rank_that_hangs_is_in_the_layout_is_told_first() -> None:
+    scene = Training(layout=Layout(pp=2))
+    scene.train(50)
+    scene.stall()
+    for wire, at in zip(scene.wires, (WAITS, "sleep (t.py:9)"), strict=True):
+        scene.answer(wire, at)
+    [judged] = scene.events(HangJudged)
+    assert isinstance(judged, HangJudged)
+    assert judged.evidence[0] == "layout: rank 1 is at pp 1" and len(judged.evidence) == 3
 
 
 def test_the_time_of_the_look_counts_and_progress_is_told_ahead_of_it() -> None:
