@@ -261,6 +261,9 @@ def due(step: int, rank: int) -> str:
         if order["step"] == step and order["rank"] in (rank, -1):
             suffix = f".{rank}" if order["rank"] == -1 else ""
             mark = Path(f"{args.plan}.{number}{suffix}")
+            others = args.plan.parent.glob(f"{args.plan.name}.{number}.*")
+            if any(one.stat().st_mtime < began for one in others):
+                return ""  # each was to do it, and this one was stopped before it came to that
             try:
                 with open(mark, "x") as file:
                     file.write(str(time.time()))
@@ -322,6 +325,7 @@ first = nn.Linear(16, 64)
 model = nn.Sequential(first, nn.ReLU(), nn.Linear(64, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 run = join()
+began = time.time()
 wrapped = run.parallelize(model)
 state = run.track(
     model=wrapped, optimizer=optimizer, loader=loader(Input(), batch_size=BATCH, seed=5)
