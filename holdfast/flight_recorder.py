@@ -51,7 +51,7 @@ MICROSECOND_NS = 1000
 STEPS_KEPT, ENDS_TOLD, BENDS_MAX, PACES_MAX = 512, 8, 64, 16
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class WorkerAnswer(msgspec.Struct, frozen=True, array_like=True):
     """What a worker says to a question with this number."""
 
     number: int
@@ -105,9 +105,9 @@ def _answer(sock: socket.socket, worker: int) -> None:
             if os.getpid() != worker:
                 return
             if stacks:
-                answer = Answer(number, CollectiveLog(), own_stacks(worker))
+                answer = WorkerAnswer(number, CollectiveLog(), own_stacks(worker))
             else:
-                answer = Answer(number, _log(recent, kinds=kinds))
+                answer = WorkerAnswer(number, _log(recent, kinds=kinds))
             told = msgspec.msgpack.encode(answer)
             sock.sendall(ANSWER.pack(len(told)) + told)
 

@@ -10,7 +10,7 @@ import psutil
 
 from holdfast.agent.activity import usage_of
 from holdfast.agent.recorders import Recorder, logs_of
-from holdfast.agent.stack_dump import Seen, stacks_of
+from holdfast.agent.stack_dump import LookedAt, stacks_of
 from holdfast.agent.workers import Worker
 from holdfast.collectives import Collective, GroupLog, RankTimes, joined_logs
 from holdfast.diagnosis import mismatch
@@ -87,10 +87,10 @@ def _used(pids: dict[int, int]) -> dict[int, tuple[float, float]]:
     return found
 
 
-def _seen_as(one: tuple[int, Worker]) -> Seen:
+def _seen_as(one: tuple[int, Worker]) -> LookedAt:
     rank, worker = one
     recorder = worker.sockets.recorder
-    return Seen(rank, worker.pid, recorder.stacks if recorder is not None else None)
+    return LookedAt(rank, worker.pid, recorder.stacks if recorder is not None else None)
 
 
 def _recorders(known: dict[int, Worker]) -> list[tuple[int, Recorder | None]]:

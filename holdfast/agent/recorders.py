@@ -13,14 +13,14 @@ import msgspec
 
 from holdfast.collectives import CollectiveLog
 from holdfast.events import in_rows
-from holdfast.flight_recorder import ANSWER, QUESTION, Answer
+from holdfast.flight_recorder import ANSWER, QUESTION, WorkerAnswer
 from holdfast.stacks import ThreadStack
 
 ANSWER_S = 1.0
 CHUNK_BYTES = 1 << 16
 ANSWER_BYTES_MAX = 1 << 22
 
-_answers = msgspec.msgpack.Decoder(Answer)
+_answers = msgspec.msgpack.Decoder(WorkerAnswer)
 
 
 class Recorder:
@@ -56,7 +56,9 @@ class Recorder:
             except (TimeoutError, OSError, msgspec.MsgspecError):
                 return ()
 
-    async def _ask(self, recent: int = 0, *, kinds: bool = False, stacks: bool = False) -> Answer:
+    async def _ask(
+        self, recent: int = 0, *, kinds: bool = False, stacks: bool = False
+    ) -> WorkerAnswer:
         loop = asyncio.get_running_loop()
         while self._answered < self._asked:  # of a time before
             await self._next(loop)
@@ -64,7 +66,7 @@ class Recorder:
         await loop.sock_sendall(self._sock, QUESTION.pack(self._asked, recent, kinds, stacks))
         return await self._next(loop)
 
-    async def _next(self, loop: asyncio.AbstractEventLoop) -> Answer:
+    async def _next(self, loop: asyncio.AbstractEventLoop) -> WorkerAnswer:
         while (answer := self._taken()) is None:
             data = await loop.sock_recv(self._sock, CHUNK_BYTES)
             if not data:
@@ -73,7 +75,7 @@ class Recorder:
         self._answered = answer.number
         return answer
 
-    def _taken(self) -> Answer | None:
+    def _taken(self) -> WorkerAnswer | None:
         if len(self._read) < ANSWER.size:
             return None
         (length,) = ANSWER.unpack_from(self._read)

@@ -54,7 +54,7 @@ class _Thread(msgspec.Struct):
 _threads = msgspec.json.Decoder(list[_Thread])
 
 
-class Seen(NamedTuple):
+class LookedAt(NamedTuple):
     """A worker that is to be looked at. `own` asks itself for its stacks, if it can be asked."""
 
     rank: int
@@ -67,7 +67,7 @@ class DumpError(Exception):
 
 
 async def stacks_of(
-    workers: Iterable[Seen], looks: int = 1, apart_s: float = 0.0
+    workers: Iterable[LookedAt], looks: int = 1, apart_s: float = 0.0
 ) -> tuple[StackGroup, ...]:
     """Of these workers, with the processes below them; of more than one look only the workers
     themselves, and what they did meanwhile. Never raises; takes a few seconds at most."""
@@ -76,7 +76,9 @@ async def stacks_of(
     return joined(await asyncio.gather(*found))
 
 
-async def _worker(worker: Seen, turns: asyncio.Semaphore, looks: int, apart_s: float) -> StackGroup:
+async def _worker(
+    worker: LookedAt, turns: asyncio.Semaphore, looks: int, apart_s: float
+) -> StackGroup:
     ranks = in_rows([worker.rank])
     try:
         process = psutil.Process(worker.pid)
@@ -95,7 +97,7 @@ async def _worker(worker: Seen, turns: asyncio.Semaphore, looks: int, apart_s: f
     return msgspec.structs.replace(seen[-1], ranks=ranks, activity=did)
 
 
-async def _look(process: psutil.Process, worker: Seen, turns: asyncio.Semaphore) -> StackGroup:
+async def _look(process: psutil.Process, worker: LookedAt, turns: asyncio.Semaphore) -> StackGroup:
     """One worker. Raises `psutil.Error`."""
     state = process.status()
     sleeps_in = _sleeps_in(process.pid) if state == psutil.STATUS_SLEEPING else ""
@@ -119,7 +121,7 @@ def _sleeps_in(pid: int) -> str:
 
 
 async def _look_again(
-    process: psutil.Process, worker: Seen, turns: asyncio.Semaphore, last: StackGroup
+    process: psutil.Process, worker: LookedAt, turns: asyncio.Semaphore, last: StackGroup
 ) -> StackGroup:
     """What could not be read is not tried again: that takes seconds."""
     if last.threads:
@@ -128,7 +130,7 @@ async def _look_again(
 
 
 async def _with_children(
-    process: psutil.Process, worker: Seen, turns: asyncio.Semaphore
+    process: psutil.Process, worker: LookedAt, turns: asyncio.Semaphore
 ) -> StackGroup:
     """One worker with the processes below it. Raises `psutil.Error`."""
     children = process.children(recursive=True)[:MAX_CHILDREN]

@@ -82,7 +82,7 @@ def test_where_nobody_can_look_from_outside_a_worker_tells_its_stacks_itself(
     with answering(LOCKED) as (recorder, process):
 
         def looks(count: int) -> StackGroup:
-            one = stack_dump.Seen(3, process.pid, recorder.stacks)
+            one = stack_dump.LookedAt(3, process.pid, recorder.stacks)
             [group] = asyncio.run(stack_dump.stacks_of([one], count, 0.01))
             return group
 

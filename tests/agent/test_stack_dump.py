@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from holdfast.agent import stack_dump
-from holdfast.agent.stack_dump import Seen, stacks_of
+from holdfast.agent.stack_dump import LookedAt, stacks_of
 from holdfast.diagnosis.hang import AMONG_THREADS
 from holdfast.stacks import Activity, StackGroup, ThreadStack
 from tests.patience import until
@@ -60,7 +60,7 @@ def start() -> Iterator[Start]:
 
 
 def taken(*workers: tuple[int, int]) -> tuple[StackGroup, ...]:
-    return asyncio.run(stacks_of(Seen(rank, pid) for rank, pid in workers))
+    return asyncio.run(stacks_of(LookedAt(rank, pid) for rank, pid in workers))
 
 
 def stands_in(group: StackGroup, function: str) -> bool:
@@ -189,7 +189,7 @@ def test_several_looks_tell_what_a_worker_did_meanwhile(
     process = start(script)
 
     def seen() -> bool:
-        [group] = asyncio.run(stacks_of([Seen(0, process.pid)], looks=3, apart_s=0.2))
+        [group] = asyncio.run(stacks_of([LookedAt(0, process.pid)], looks=3, apart_s=0.2))
         return group.activity in did
 
     assert until(seen)
@@ -200,7 +200,7 @@ def test_a_worker_that_was_stopped_is_still(start: Start) -> None:
     process.send_signal(signal.SIGSTOP)
 
     def seen() -> bool:
-        [group] = asyncio.run(stacks_of([Seen(0, process.pid)], looks=2, apart_s=0.1))
+        [group] = asyncio.run(stacks_of([LookedAt(0, process.pid)], looks=2, apart_s=0.1))
         return group.activity is Activity.STILL and group.state == "stopped"
 
     assert until(seen)
@@ -221,7 +221,7 @@ def test_stacks_that_cannot_be_read_are_tried_once_and_counters_tell_the_rest(
     refuses.chmod(0o755)
     monkeypatch.setattr(stack_dump, "_program", lambda: str(refuses))
     process = start(SPINS)
-    [group] = asyncio.run(stacks_of([Seen(0, process.pid)], looks=3, apart_s=0.2))
+    [group] = asyncio.run(stacks_of([LookedAt(0, process.pid)], looks=3, apart_s=0.2))
     assert "Permission denied" in group.why and group.threads == ()
     assert group.activity is Activity.BUSY
     assert tries.read_text().count("x") == 2, "once, and once without stopping the process"
