@@ -46,13 +46,15 @@ class FieldReading(NamedTuple):
 
     kind: str
     field: str  # name of its number
-    words: str  # what it counts, for people; billions of it where these are GB
+    words: str  # what it counts, for people; empty where that wraps every 4 GiB and says nothing
     of: str = ""  # which of them, where several are one kind
     factor: int = 1
     all_links: bool = False
 
     def text(self, count: int) -> str:
-        """So many of them."""
+        """So many of them, or billions where these are GB."""
+        if not self.words:
+            return ""
         number = f"{count / 1e9:,.1f}" if self.words.startswith("GB ") else f"{count:,}"
         return f"{number} {self.words}"
 
@@ -91,8 +93,8 @@ COUNTERS = (
         "ECC errors of data on NVLink",
         "ecc-data",
     ),
-    FieldReading("gpu-pcie-sent", "PCIE_COUNT_TX_BYTES", "GB sent over PCIe"),
-    FieldReading("gpu-pcie-received", "PCIE_COUNT_RX_BYTES", "GB received over PCIe"),
+    FieldReading("gpu-pcie-sent", "PCIE_COUNT_TX_BYTES", ""),
+    FieldReading("gpu-pcie-received", "PCIE_COUNT_RX_BYTES", ""),
     FieldReading("gpu-pcie-replays", "PCIE_REPLAY_COUNTER", "replays on PCIe"),
 )
 
