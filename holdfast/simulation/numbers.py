@@ -72,15 +72,17 @@ class FiniteNumbers:
             int, tuple[int, int]
         ] = {}  # attempt → bad step, and the entry that says so
         self._checked = 0  # newest attempt that was started
-        self._steps: list[int] = []  # of all that were told
+        self._steps: dict[int, int] = {}  # attempt → bad step, also while it is stopped anyhow
 
     def journaled(self, entry: Entry) -> str:
         """What is known, and where the next attempt is told to go on."""
         event = entry.event
         stops = any(isinstance(action, StopAttempt) for action in entry.actions)
+        if isinstance(event, NumbersBroke) and event.attempt == self._checked:
+            step = min(event.broke.step, self._steps.get(event.attempt, event.broke.step))
+            self._steps[event.attempt] = step
         if isinstance(event, NumbersBroke) and stops:
             self._told.setdefault(event.attempt, (event.broke.step, entry.seq))
-            self._steps.append(event.broke.step)
         elif isinstance(event, ReplicasDiffer) and stops:
             self._told.setdefault(event.attempt, (event.agreed + 1, entry.seq))
         for action in entry.actions:
@@ -107,7 +109,7 @@ class FiniteNumbers:
 
     def repeated(self) -> bool:
         """Whether it came again where it had been, so that the job may end."""
-        last = self._steps[-2:]
+        last = [*self._steps.values()][-2:]
         return len(last) == 2 and last[1] <= last[0] + NEAR_STEPS
 
     def forget(self, after: int) -> None:

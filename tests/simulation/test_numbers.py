@@ -90,3 +90,13 @@ def test_a_world_with_bad_numbers_goes_back_below_each_of_them() -> None:
     incidents = world.control.state.incidents
     assert incidents and {incident.cause for incident in incidents} == {"nan"}
     assert all(incident.ended_at is not None for incident in incidents)
+
+
+def test_numbers_that_break_while_an_attempt_is_stopped_anyhow_have_broken_too() -> None:
+    """Seed 5495 of 6 hours and 6 nodes: an update was under way the first time."""
+    unheeded = msgspec.structs.replace(told(1, 12), actions=())
+    again = watching(unheeded, ordered(start(2, 12)), told(2, 12))
+    assert again.repeated()
+    assert not watching(unheeded, unheeded).repeated(), "two ranks of one attempt"
+    late = watching(ordered(start(2, 12)), unheeded, told(2, 12))
+    assert not late.repeated(), "what an attempt tells that is long over nobody hears"
