@@ -186,11 +186,12 @@ def _more(ranks: int) -> float:
     return 2 * math.log(max(2, ranks) / 2)
 
 
-def seen_within_s(ranks: int, collective_s: float) -> float:
+def seen_within_s(ranks: int, collective_s: float, untold_s: float = 0.0) -> float:
     """How long it takes, at most, to be certain of one of so many ranks that is late in each
-    collective; infinite where they take too long for that."""
+    collective, if those of the newest `untold_s` are not known yet; infinite where they take too
+    long for that."""
     needed = max(SECONDS_MIN, SIGN_Z**2 + _more(ranks)) + 2
-    wanted_s = max(BUSY_LASTS_S, needed * max(SECOND_S, collective_s))
+    wanted_s = max(BUSY_LASTS_S, needed * max(SECOND_S, collective_s) + untold_s)
     return next((one for one in HORIZONS_S if one >= wanted_s), math.inf)
 
 

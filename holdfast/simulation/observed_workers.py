@@ -19,18 +19,22 @@ def stacks(run: NodeWorkers, now: float) -> tuple[StackGroup, ...]:
 def entry_times(
     run: NodeWorkers | None, number: int, now: float, step_s: float, recent: int
 ) -> tuple[RankTimes, ...]:
-    """When the workers of this node entered their collectives since that was last asked, at most so
-    many; of sound ranks a step takes `step_s`."""
+    """When the workers of this node entered their newest collectives, at most so many; of sound
+    ranks a step takes `step_s`. Some are told twice, as nodes are not asked in one moment: what one
+    has entered since, another one has told already."""
     if run is None:
         return ()
     group, slow = run.group, run.host.slow
     if group.tempo is None or group.broken_at is not None:
         return ()
     first = group.inherited_step + 1
-    joins = meetings(group.tempo, first, run.asked, now, step_s, min(recent, KEPT))
+    before, last = run.told_until
+    joins = meetings(group.tempo, first, before, now, step_s, min(recent, KEPT))
     if not joins:
         return ()
-    run.asked = joins[-1].sequence - 1  # the newest is told again: what follows is compared with it
+    newest = joins[-1].sequence - 1  # and this again: what follows is compared with it
+    if newest > last:
+        run.told_until = last, newest
     told = []
     for rank in run.alive:
         mine = slow if slow is not None and slow.takes(rank - run.ranks[0]) else None

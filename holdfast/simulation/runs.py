@@ -82,7 +82,7 @@ class NodeWorkers:
     started_at: float
     arrived_at: float | None = None
     last: dict[int, int] = field(default_factory=dict)  # rank → its last step, once it is broken
-    asked: int = 0  # its collectives have been told up to this one
+    told_until: tuple[int, int] = (0, 0)  # collectives: by the last answer but one, and the last
 
 
 class Inheritance(NamedTuple):

@@ -99,7 +99,8 @@ class Sightings:
 
     def _judged_s(self, group: Group) -> float:
         assert group.tempo is not None
-        return seen_within_s(group.world_size, group.tempo.slowest_s / A_STEP)
+        step_s = group.tempo.slowest_s  # one that is not over is not told
+        return seen_within_s(group.world_size, step_s / A_STEP, step_s)
 
     def _slow_within_s(self, group: Group) -> float:
         """Until seconds in which nobody was slow yet are not judged any more, at most."""

@@ -18,8 +18,11 @@ from holdfast.events import (
 from holdfast.simulation.blame import FairBlame
 from holdfast.simulation.environment import Foul
 from holdfast.simulation.flips import FLIPPED, SOUND, Flips
+from holdfast.simulation.observed_workers import entry_times
+from holdfast.simulation.runs import NodeWorkers
 from holdfast.simulation.slowness import Slow, meetings, told_of, wall_clock_us
 from holdfast.simulation.tempo import Tempo
+from holdfast.simulation.world import World
 from holdfast.slow_ranks import SlowBy, Straggler
 from tests.simulation.test_referees import entry
 from tests.simulation.test_world import lived, quiet
@@ -65,6 +68,29 @@ def test_what_is_entered_is_told_once_and_in_order() -> None:
     assert [one.sequence for one in meetings(tempo, 4, 15, 111.0, 2.0, 32)] == [*range(16, 21)]
     assert [one.sequence for one in meetings(tempo, 4, 0, 111.0, 2.0, 3)] == [18, 19, 20]
     assert meetings(tempo, 4, 0, 101.0, 2.0, 32) == []
+
+
+def test_what_one_node_has_told_before_another_had_it_is_told_again() -> None:
+    """Seed 5509 of 6 hours and 6 nodes: two nodes were asked just before a step was over, and its
+    collectives were lost: of no moment had all told."""
+    world = World(quiet(step_s=4.0, total_steps=5000))
+    world.lives.begin()
+    world.env.run(200.0)
+    runs = [run for group in world.truth.training() for run in group.runs.values()]
+    assert len(runs) > 1
+
+    def told(run: NodeWorkers, now: float) -> set[int]:
+        times = entry_times(run, 1, now, 4.0, 32)
+        return {one.sequence for rank in times for one in rank.groups[0].recent}
+
+    tempo = runs[0].group.tempo
+    assert tempo is not None
+    over = tempo.end_of(tempo.step_at(world.env.now) + 1)
+    for run in runs:
+        told(run, over - 1.0)
+    early, late = told(runs[0], over - 0.1), told(runs[1], over + 0.1)
+    assert late - early, "of the step that is over"
+    assert late - early <= told(runs[0], over + 1.0) & told(runs[1], over + 1.0)
 
 
 def test_a_flip_is_seen_at_the_next_look_and_known_a_step_later() -> None:
