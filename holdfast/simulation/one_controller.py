@@ -9,6 +9,7 @@ from holdfast.actions import Entry, StartAttempt
 from holdfast.messages import Leave, Start, Stop
 
 IN_A_ROW = 6  # controllers that may find that they hear of nobody
+SAID_S = 15.0  # after which the journal says, for sure, that a node was met
 OTHERS_S = 60.0  # that all the others have come, or are given up, after the first has
 FIRST_S = 10.0  # that the second of them may wait for somebody, and each one twice as long
 
@@ -50,6 +51,8 @@ class Succession:
     def __init__(self) -> None:
         self._deaf: list[int] = []  # entries that say so, since a node was met
         self._waited_s, self._waited_at = 0.0, -math.inf  # before the last one was, and when
+        self._met: list[int] = []  # entries of those that do not count since
+        self._met_seq, self._met_at = 0, -math.inf  # the newest entry then, and when that was
 
     def waits_s(self, now: float) -> float:
         """How much longer a controller may wait for nodes because those before it met none; and for
@@ -57,15 +60,26 @@ class Succession:
         waits_s = FIRST_S * 2 ** (len(self._deaf) - 1) if self._deaf else 0.0
         return max(waits_s, self._waited_s if now - self._waited_at < OTHERS_S else 0.0)
 
-    def met(self, now: float) -> None:
-        """A node on another machine has connected."""
+    def met(self, seq: int, now: float) -> None:
+        """A node on another machine has connected, which the journal is to say soon."""
         if self._deaf:
             self._waited_s, self._waited_at = self.waits_s(now), now
-        self._deaf.clear()
+            self._met, self._met_seq, self._met_at = self._deaf, seq, now
+            self._deaf = []
+
+    def crashed(self, now: float) -> None:
+        """A controller is lost: what it was about to say, if it had just met a node, with it."""
+        if now - self._met_at < SAID_S:
+            self._unmeet()
 
     def forget(self, after: int) -> None:
         """Later entries are lost: who goes on cannot know of them."""
+        if after <= self._met_seq:
+            self._unmeet()
         self._deaf = [seq for seq in self._deaf if seq <= after]
+
+    def _unmeet(self) -> None:
+        self._deaf, self._met = [*self._met, *self._deaf], []
 
     def handed_over(self, seq: int) -> str:
         """A controller hears of nobody on other machines, and gives its place away."""

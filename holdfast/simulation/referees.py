@@ -491,6 +491,7 @@ class Referees:
 
     def crashed(self, state: State, durable: bool) -> None:
         """A controller is gone."""
+        self._succession.crashed(self._env.now)
         self._replay.crashed(state, durable)
 
     def restarted(self, state: State) -> None:
@@ -536,7 +537,7 @@ class Referees:
 
     def met(self) -> None:
         """A node on another machine than the controller has connected."""
-        self._succession.met(self._env.now)
+        self._succession.met(self.entries, self._env.now)
 
     def handed_over(self) -> None:
         """A controller gives its place away."""

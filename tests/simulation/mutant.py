@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from holdfast.simulation.environment import Promise
 
+HOURS, NODES = 6.0, 6  # of a world, as a rule
+
 
 class Mutant(NamedTuple):
     """In `file`, the line `line` (without its indentation) becomes `instead`.
@@ -16,6 +18,8 @@ class Mutant(NamedTuple):
     instead: str
     breaks: Promise
     first: int = 0
+    hours: float = HOURS
+    nodes: int = NODES
 
     def planted(self, source: str) -> str:
         """The source with the bug in it. Raises `LookupError` unless the line is there once."""

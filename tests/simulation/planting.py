@@ -14,15 +14,14 @@ from typing import Any
 from holdfast.simulation import swarm
 
 SEEDS = 500
-HOURS, NODES = 6.0, 6
 
 
 def main() -> None:
-    """`FILE PROMISE FIRST`, and on standard input the source of FILE with the bug in it."""
-    file, promise, first = sys.argv[1:]
+    """`FILE PROMISE FIRST HOURS NODES`, and on standard input the source of FILE with the bug."""
+    file, promise, first, hours, nodes = sys.argv[1:]
     plant(Path(file), sys.stdin.read())
     for seed in range(int(first), int(first) + SEEDS):
-        foul = swarm.run(seed, hours=HOURS, nodes=NODES)[0].foul
+        foul = swarm.run(seed, hours=float(hours), nodes=int(nodes))[0].foul
         if foul.startswith(f"{promise} at "):
             print(seed)
             return

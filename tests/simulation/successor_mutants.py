@@ -28,6 +28,15 @@ OF_SUCCESSORS: dict[str, Mutant] = {
         Promise.BOUND,
         first=1690,
     ),
+    "a controller that meets nodes does not say so": Mutant(
+        SHELL_NODES,
+        "self._put([NodesMet()], None)",
+        "pass",
+        Promise.NAMED,
+        first=1285,
+        hours=24.0,
+        nodes=2,
+    ),
     "a controller that hears of nobody takes its place again at once": Mutant(
         SUCCESSION,
         "return taken or now >= self._until",

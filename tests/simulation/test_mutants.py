@@ -17,24 +17,25 @@ from tests import warm
 from tests.simulation import planting
 from tests.simulation.mutant import Mutant
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.planting import HOURS, NODES, SEEDS
+from tests.simulation.planting import SEEDS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS.keys())
 def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant) -> None:
     file = Path(holdfast.__file__).parent / mutant.file
     planted = mutant.planted(file.read_text())
-    words = (str(file), mutant.breaks, str(mutant.first))
+    shape = mutant.hours, mutant.nodes
+    words = (str(file), mutant.breaks, str(mutant.first), *map(str, shape))
     searched = warm.program(planting.__name__, *words, given=planted)
     assert searched.returncode == 0, searched.stderr
     assert searched.stdout, f"not found in {SEEDS} worlds"
-    assert not without_the_bug(int(searched.stdout))
+    assert not without_the_bug(int(searched.stdout), *shape)
 
 
 @functools.cache
-def without_the_bug(seed: int) -> str:
+def without_the_bug(seed: int, hours: float, nodes: int) -> str:
     """What is wrong in a world all the same; many bugs are found in the same one."""
-    return run(seed, hours=HOURS, nodes=NODES)[0].foul
+    return run(seed, hours=hours, nodes=nodes)[0].foul
 
 
 def test_every_promise_is_needed_to_find_some_bug() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.actions import Entry
 from holdfast.simulation.environment import Environment, Foul
-from holdfast.simulation.one_controller import IN_A_ROW, OTHERS_S, OneTerm, Succession
+from holdfast.simulation.one_controller import IN_A_ROW, OTHERS_S, SAID_S, OneTerm, Succession
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.supply import DEATHS_MAX, FairSupply
 from tests.simulation.test_referees import diagnosed, hardship, order, start
@@ -72,16 +72,32 @@ def test_controllers_that_meet_nobody_give_their_place_away_only_so_often() -> N
     judge = Succession()
     assert not any(judge.handed_over(seq) for seq in range(IN_A_ROW))
     assert judge.waits_s(0.0) == 320.0
-    judge.met(100.0)
+    judge.met(IN_A_ROW, 100.0)
     assert judge.waits_s(100.0) == 320.0, "for the others"
-    judge.met(101.0)
+    judge.met(IN_A_ROW, 101.0)
     assert not judge.waits_s(100.0 + OTHERS_S)
-    assert not any(judge.handed_over(seq) for seq in range(IN_A_ROW))
-    judge.forget(IN_A_ROW - 2)
-    assert not judge.handed_over(9), "one of them is not known of any more"
+    assert not any(judge.handed_over(seq) for seq in range(10, 10 + IN_A_ROW))
+    judge.forget(10 + IN_A_ROW - 2)
+    assert not judge.handed_over(19), "one of them is not known of any more"
     assert (
-        judge.handed_over(10) == "controller 7 in a row gives its place away, and no node was met"
+        judge.handed_over(20) == "controller 7 in a row gives its place away, and no node was met"
     )
+
+
+@pytest.mark.parametrize(
+    ("crashes_at", "kept", "waits_s"),
+    [(104.0, 9, 40.0), (100.0 + SAID_S, 9, 0.0), (100.0 + SAID_S, 3, 40.0)],
+    ids=["before it is said", "said and kept", "said, and lost with the journal"],
+)
+def test_whom_a_lost_controller_alone_had_met_its_successor_has_not(
+    crashes_at: float, kept: int, waits_s: float
+) -> None:
+    judge = Succession()
+    assert not any(judge.handed_over(seq) for seq in (1, 2, 3))
+    judge.met(3, 100.0)
+    judge.crashed(crashes_at)
+    judge.forget(kept)
+    assert judge.waits_s(1000.0) == waits_s
 
 
 def test_it_takes_its_place_again_only_where_nobody_else_stands_by() -> None:
