@@ -180,7 +180,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """From the first evidence of a fault until training was productive again (`ended_at`)."""
+    """From the first evidence of a fault until training was productive again (`ended_at`), or until
+    the next fault if that came first (`overtaken`)."""
 
     id: int
     cause: str
@@ -210,6 +211,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     detected_at: float | None = None
     confidence: float | None = None  # of the verdict, 0 to 1; None: there was none
     version: int = 1  # that the attempt ran
+    overtaken: bool = False  # the next incident began before training was productive again
     choices: tuple[Choice, ...] = ()  # what was done next, and what else was weighed
     trace_id: str | None = None  # of its trace, where the job exports to OpenTelemetry (`otlp`)
 

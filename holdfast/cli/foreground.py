@@ -50,7 +50,8 @@ class Teller:
             if incident.ended_at is None:
                 return
             if not state.ended:
-                talk(styled(story.closed(incident), "green", sys.stderr))
+                colour = "yellow" if incident.overtaken else "green"
+                talk(styled(story.closed(incident), colour, sys.stderr))
             self._closed += 1
 
 

@@ -54,7 +54,8 @@ def course(incident: "Incident") -> list[str]:
         done = measure(action.action, action.reason, incident.summary)
         told.append((action.at, "done ", done or "stop the attempt"))
     if incident.ended_at is not None:
-        told.append((incident.ended_at, "over ", "training is productive again"))
+        how = "the next incident begins" if incident.overtaken else "training is productive again"
+        told.append((incident.ended_at, "over ", how))
     began = incident.started_at
     return [f"{word}  after {duration(max(0.0, at - began))}: {text}" for at, word, text in told]
 
@@ -105,10 +106,17 @@ def traceback(text: str) -> str:
 
 
 def closed(incident: "IncidentRecord") -> str:
-    """One line: training goes on, and what it cost."""
+    """One line: training goes on, and what it cost; or it does not."""
     lasted = (incident.ended_at or incident.started_at) - incident.started_at
+    if incident.overtaken:
+        return f"incident {incident.id}: {overtaken(lasted)}"
     lost = f"{count(incident.steps_lost, 'step')} lost"
     return f"incident {incident.id}: training again after {duration(lasted)}, {lost}"
+
+
+def overtaken(lasted: float) -> str:
+    """Of an incident that the next one has ended."""
+    return f"not over when the next incident began, {duration(lasted)} later"
 
 
 def notes(status: "JobStatus") -> list[str]:

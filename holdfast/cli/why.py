@@ -160,4 +160,7 @@ def _tail(folder: Path, incident: "Incident") -> list[str]:
 def _length(status: "JobStatus", incident: "Incident") -> str:
     if incident.ended_at is None:
         return "not over" if status.outcome is None else "it ended the job"
-    return f"training again after {duration(incident.ended_at - incident.started_at)}"
+    lasted = incident.ended_at - incident.started_at
+    if incident.overtaken:
+        return story.overtaken(lasted)
+    return f"training again after {duration(lasted)}"

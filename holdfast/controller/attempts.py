@@ -72,6 +72,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.attempt_started_at, state.progress_mark = state.now, state.max_step
     state.times.mark = None
     state.start_deadline = state.leave_deadline = state.quiet_deadline = None
+    state.spoke_at = None
     state.milestones, state.finished, state.deaths = [], set(), []
     state.stopped_for, state.standstill, state.stragglers = None, "", ()
     state.restored = state.reached = state.bad_step = state.corrupt_step = None

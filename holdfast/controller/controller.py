@@ -82,6 +82,7 @@ from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.status import Choice
 
 QUIET_S = 60.0  # a script that prints nothing for longer after its start is taken to train
+SPOKEN_S = 2.0  # that it has to live for after its first words, which may be a traceback
 STEP_WAIT_S = 600.0  # so is one that has done steps before and does none for longer
 
 
@@ -361,12 +362,19 @@ def _training(state: State) -> None:
         sizes.trains(state)
 
 
-def _speaks(state: State, ago_s: float = 0.0) -> None:
-    """A script that reports no steps was seen to do one or, where none have been seen so far, has
-    said something; or it has been at work for long enough."""
+def _speaks(state: State, ago_s: float) -> None:
+    """A script that reports no steps has said something: that may have been its last words."""
+    _training(state)
+    if state.open_incident is not None:
+        state.spoke_at, state.quiet_deadline = state.now - ago_s, state.now + SPOKEN_S
+
+
+def _trains(state: State, since: float) -> None:
+    """A script that reports no steps was seen to do one or, where none have been seen so far, lives
+    on after its first words; or it has been at work for long enough."""
     state.quiet_deadline = None
     _training(state)
-    incidents.close(state, ago_s)
+    incidents.close(state, state.now - since)
 
 
 def _worker_exited(state: State, event: WorkerExited) -> list[AnyAction]:
@@ -423,13 +431,13 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
     match event.milestone:
         case Milestone.STARTED if not state.instrumented:
             _training(state)
-            if state.open_incident is not None:
+            if state.open_incident is not None and state.spoke_at is None:
                 state.quiet_deadline = state.now + (STEP_WAIT_S if state.steps_seen else QUIET_S)
         case Milestone.OUTPUT if not (state.instrumented or state.steps_seen):
             _speaks(state, event.ago_s)
         case Milestone.STEPPED if not state.instrumented:
             state.steps_seen = True
-            _speaks(state, event.ago_s)
+            _trains(state, state.now - event.ago_s)
         case Milestone.ARRIVED:
             state.instrumented = True
             sizes.arrived(state, event.ago_s)
@@ -500,7 +508,7 @@ def _deadline_passed(state: State) -> list[AnyAction]:
         state.start_deadline = None
         return attempts.try_start(state)
     if state.quiet_deadline is not None and state.now >= state.quiet_deadline:
-        _speaks(state)
+        _trains(state, state.now if state.spoke_at is None else state.spoke_at)
     if state.leave_deadline is not None and state.now >= state.leave_deadline:
         return leaving.look(state)
     return _review(state)

@@ -294,7 +294,9 @@ def close(state: State, ago_s: float = 0.0) -> None:
 
 def _open(state: State, incident: IncidentRecord) -> None:
     """A fault before the last incident was over ends that one: each second is billed once."""
-    close(state)
+    if (last := state.open_incident) is not None:
+        last.overtaken = True
+        close(state)
     state.incidents.append(incident)
     state.tell(f"incident {incident.id}: {incident.summary}")
 

@@ -187,6 +187,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     detected_at: float
     version: int = 1  # that the attempt ran
     ended_at: float | None = None
+    overtaken: bool = False  # it ended with the next fault, before training was productive again
     steps_lost: int = 0
     actions: list[ActionTaken] = []
     also_failed: int = 0
@@ -434,7 +435,8 @@ class State(msgspec.Struct, kw_only=True):
     start_deadline: float | None = None  # back-off: not before
     wait_deadline: float | None = None
     leave_deadline: float | None = None  # a rank has left early: the others are looked at
-    quiet_deadline: float | None = None  # a script that reports no steps has said nothing yet
+    quiet_deadline: float | None = None  # a script that reports no steps trains, if it lives then
+    spoke_at: float | None = None  # when it said something
     times: PhaseTimes = msgspec.field(default_factory=PhaseTimes)
     choices: list[Choice] = []  # while a fact is handled: what was chosen about it
     story: list[str] = []

@@ -105,7 +105,9 @@ class Notices:
         step = f", step {incident.step}" if incident.step is not None else ""
         place = f"{incident.cause} on {incident.node}{where}, attempt {incident.attempt}{step}"
         then = f"training has stood still for {lasted_s:.1f} s"
-        if incident.ended_at is not None:
+        if incident.overtaken:
+            then = f"not over when the next incident began, {lasted_s:.1f} s later"
+        elif incident.ended_at is not None:
             lost = f"{incident.steps_lost} steps lost"
             then = f"training again after {lasted_s:.1f} s, {lost}"
         elif over:

@@ -272,6 +272,7 @@ def _incident(job: str, record: IncidentRecord, ledger: Ledger) -> Incident:
         step=record.step,
         started_at=record.started_at,
         ended_at=record.ended_at,
+        overtaken=record.overtaken,
         lost_s=round(sum(bill.values()), 3),
         steps_lost=record.steps_lost,
         bill=bill,

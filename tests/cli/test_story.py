@@ -82,6 +82,15 @@ def test_an_incident_is_one_line_what_where_and_what_is_done() -> None:
     )
 
 
+def test_training_again_is_said_only_where_it_was_not_overtaken_by_the_next_incident() -> None:
+    assert story.closed(record()) == "incident 3: training again after 1.5 s, 1 step lost"
+    overtaken = msgspec.structs.replace(record(), overtaken=True)
+    told = "not over when the next incident began, 1.5 s later"
+    assert story.closed(overtaken) == f"incident 3: {told}"
+    over = msgspec.structs.replace(incident(detected_at=0.1, ended_at=1.5), overtaken=True)
+    assert "the next incident begins" in story.course(over)[-1]
+
+
 def test_the_course_of_an_incident_is_told_in_order_with_times() -> None:
     actions = (
         ActionTaken(at=0.2, action="StopAttempt", reason=SUMMARY),

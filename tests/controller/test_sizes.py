@@ -291,7 +291,7 @@ def test_a_script_that_reports_nothing_is_started_again_in_the_new_size() -> Non
     assert (start.node_count, start.attempt) == (2, 2)
     for milestone in (Milestone.STARTED, Milestone.OUTPUT):
         world.tell(MilestoneReached(attempt=2, milestone=milestone))
-    world.now += 1000.0
+    world.tell(DeadlinePassed(), after_s=1000.0)
     assert only(world.add("d"), StopAttempt)
     assert only(world.all_stopped(), StartAttempt).node_count == 3
 

@@ -204,7 +204,8 @@ def test_a_script_without_steps_trains_again_when_it_says_something_or_after_a_w
         if attempt > 1:
             assert world.state.open_incident is not None
         if spoken:
-            world.tell(MilestoneReached(attempt=attempt, milestone=Milestone.OUTPUT))
+            world.tell(MilestoneReached(attempt=attempt, milestone=Milestone.OUTPUT, ago_s=0.5))
+            world.tell(DeadlinePassed(), after_s=2.1)
         else:
             assert world.controller.next_deadline() == pytest.approx(world.now + 60.0)
             world.tell(DeadlinePassed(), after_s=60.1)
@@ -213,6 +214,27 @@ def test_a_script_without_steps_trains_again_when_it_says_something_or_after_a_w
         world.recover()
     lasted = [(i.ended_at or 0.0) - i.detected_at for i in world.state.incidents[:2]]
     assert lasted[0] > 60.0 > lasted[1]
+    assert not any(incident.overtaken for incident in world.state.incidents[:2])
+
+
+def test_a_script_that_says_something_and_ends_has_not_trained_again() -> None:
+    """A traceback is output, too: `holdfast run` said "training again" of an import error."""
+    world = World()
+    world.submit(instrumented=False)
+    for attempt in (1, 2):
+        world.tell(MilestoneReached(attempt=attempt, milestone=Milestone.STARTED))
+        world.tell(MilestoneReached(attempt=attempt, milestone=Milestone.OUTPUT))
+        world.kill("b", 1)
+        world.recover()
+    first, second = world.state.incidents
+    assert first.overtaken and first.ended_at == second.detected_at
+    world.tell(DeadlinePassed(), after_s=1.0)  # back-off
+    world.tell(MilestoneReached(attempt=3, milestone=Milestone.OUTPUT, ago_s=0.25))
+    spoke = world.now - 0.25
+    world.tell(MilestoneReached(attempt=3, milestone=Milestone.STARTED))
+    assert second.ended_at is None and world.state.phase == "running"
+    world.tell(DeadlinePassed(), after_s=2.1)
+    assert second.ended_at == pytest.approx(spoke) and not second.overtaken
 
 
 def test_a_script_whose_steps_are_seen_trains_again_with_the_first_of_them() -> None:
