@@ -28,6 +28,7 @@ from holdfast.controller.policies.situation import History, Rung, Situation, Tro
 from holdfast.controller.state import Failure, State, Trial
 from holdfast.events import Diagnosed, NodesChecked
 
+NODES_KEPT = 8  # on which the same error was seen
 NAMED_KEPT = 8  # attempts in a row without progress, whose verdicts are remembered
 
 
@@ -232,6 +233,7 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
     history = History(
         faults=_faults(state, verdict, node),
         again=_same_error(state, verdict),
+        stuck_s=_stuck_s(state, verdict),
         bad_again=bad_step is not None and numerics.is_near(state, bad_step),
         poisoned=poison.suspected(state.last_trial, trial),
         spent=state.rolled_back == trial.failure,
@@ -287,12 +289,40 @@ def _same_error(state: State, verdict: Diagnosed) -> bool:
     )
 
 
+def _stuck_s(state: State, verdict: Diagnosed) -> float | None:
+    """For how long this very error has kept the script from its first step. Where a single one of
+    several nodes had it, others may not have it."""
+    last = state.last_failure
+    begun = state.max_step is not None or state.steps_seen or state.committed
+    if last is None or begun or not _same_error(state, verdict):
+        return None
+    alone = state.size > 1 and len({*last.nodes, *_with_the_same(state, verdict)}) < 2
+    return None if alone else state.now - last.since
+
+
+def _with_the_same(state: State, verdict: Diagnosed) -> list[str]:
+    """Nodes whose workers failed as the one that the verdict names."""
+    errors = {death.exited.rank: death.exited.error for death in state.deaths}
+    first = None if verdict.rank is None else errors.get(verdict.rank)
+    if first is None:
+        return []
+    place = first.type, first.line
+    alike = (d for d in state.deaths if (e := d.exited.error) and (e.type, e.line) == place)
+    ranks = {rank for death in alike for rank in death.ranks}
+    return sorted({state.ranks.get(rank // state.workers_per_node, "") for rank in ranks} - {""})
+
+
 def _remember(state: State, verdict: Diagnosed) -> None:
     """What the next failure is compared with."""
     if not (verdict.environment or verdict.cause in poison.INNOCENT):
         state.last_trial = checkpoints.trial(state, verdict)
     if verdict.user_error and verdict.signature is not None:
-        state.last_failure = Failure(verdict.signature, state.max_step)
+        last, found = state.last_failure, _with_the_same(state, verdict)
+        same = last is not None and _same_error(state, verdict)
+        since = last.since if last is not None and same else state.now
+        known = last.nodes if last is not None and same else ()
+        nodes = tuple(dict.fromkeys((*known, *found)))[:NODES_KEPT]
+        state.last_failure = Failure(verdict.signature, state.max_step, since, nodes)
 
 
 # ── the steps ─────────────────────────────────────────────────────────────────────────────────

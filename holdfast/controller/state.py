@@ -227,6 +227,8 @@ class Failure(msgspec.Struct, frozen=True):
 
     signature: str
     step: int | None
+    since: float = 0.0  # when it came first, in a row
+    nodes: tuple[str, ...] = ()  # names of those that had it since
 
 
 class Trial(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from holdfast.events import (
     NodeLostReason,
     Progress,
     Surveyed,
+    WorkerError,
 )
 from tests.controller.test_controller import World, kinds, only, running
 
@@ -266,3 +267,68 @@ def test_a_step_seen_before_join_says_nothing_of_a_script_that_reports_its_own()
     world.tell(MilestoneReached(attempt=2, milestone=Milestone.STARTED))
     world.tell(MilestoneReached(attempt=2, milestone=Milestone.STEPPED))
     assert world.state.open_incident is not None and not world.state.steps_seen
+
+
+TYPO = {
+    "cause": "import-error",
+    "user_error": True,
+    "signature": "ModuleNotFoundError@train.py:1",
+}
+MISSING = WorkerError(
+    type="ModuleNotFoundError", message="No module named 'nmupy'", file="/job/train.py", line=1
+)
+LOST_PEER = WorkerError(type="torch.distributed.DistNetworkError", message="closed", line=9)
+ALL, ONE = {"a": MISSING, "b": MISSING}, {"a": LOST_PEER, "b": MISSING}
+
+
+def fails(world: World, what: dict[str, object], errors: dict[str, WorkerError]) -> None:
+    """An attempt does, 3 s after its start; the next one begins, if there is one."""
+    world.now += 3.0
+    for rank, (node, error) in enumerate(errors.items()):
+        world.tell(world.exited(node, rank, error=error))
+    world.recover(**what)
+    if world.state.phase is Phase.WAITING:
+        begins = world.controller.next_deadline()
+        assert begins is not None
+        world.tell(DeadlinePassed(), after_s=begins - world.now)
+
+
+def without_steps(max_restarts: int) -> World:
+    world = World(max_restarts=max_restarts, exact=True)
+    world.submit(instrumented=False)
+    return world
+
+
+def test_an_import_error_before_any_step_is_tried_for_a_minute_however_many_were_asked_for() -> (
+    None
+):
+    """A recipe for spot machines asks for 500 restarts: hours of a cluster, for a typo."""
+    world = without_steps(500)
+    begun = world.now
+    while not world.state.ended:
+        fails(world, TYPO, ALL)
+    assert 60.0 <= world.now - begun < 130.0
+    assert world.state.outcome is Outcome.FAILED and world.state.restarts_count < 10
+    assert "without progress, through" in world.state.why
+
+
+def test_a_module_that_a_shared_file_system_shows_within_a_minute_is_waited_for() -> None:
+    world = without_steps(500)
+    begun = world.now
+    while world.now - begun < 55.0:
+        fails(world, TYPO, ALL)
+        assert not world.state.ended
+    world.train(1)
+    assert world.state.open_incident is None
+
+
+@pytest.mark.parametrize("case", ["one node alone", "another error", "after steps"])
+def test_other_errors_get_the_restarts_that_were_asked_for(case: str) -> None:
+    """As does a module that a single node lacks, or that is first needed after some steps."""
+    world = without_steps(12)
+    if case == "after steps":
+        world.train(5)
+    what = TYPO | ({"cause": "worker-exception"} if case == "another error" else {})
+    while not world.state.ended:
+        fails(world, what, ONE if case == "one node alone" else ALL)
+    assert world.state.restarts_count == 12

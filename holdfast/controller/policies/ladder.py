@@ -80,7 +80,8 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
     if trouble.final:
         return Outcome.FAILED, trouble.summary
     if history.again and not may_repeat(s) and not asks_state(s):
-        same = "the same error repeated at the same place without progress"
+        tried = f", through {_restarts_text(s)}" if s.means.exact and s.means.max_restarts else ""
+        same = f"the same error repeated at the same place without progress{tried}"
         return Outcome.FAILED, f"{same}: {trouble.summary}"
     if trouble.environment and _lasts_too_long(s):
         return Outcome.GAVE_UP, _kept_text(s)
@@ -185,8 +186,10 @@ def asks_growth(s: Situation) -> str:
 
 
 def may_repeat(s: Situation) -> bool:
-    """Who asks for a number of restarts gets it for errors of the script too."""
-    return s.means.exact and s.history.barren < s.means.max_restarts
+    """Who asks for a number of restarts gets it for errors of the script too; but not for a typo
+    that keeps it from its first step, once whatever a file system may still hide has come."""
+    typo = s.trouble.cause in restart.SET_UP and (s.history.stuck_s or 0.0) >= restart.SET_UP_S
+    return s.means.exact and s.history.barren < s.means.max_restarts and not typo
 
 
 def delay_s(s: Situation) -> float:
@@ -240,10 +243,13 @@ def _lasts_too_long(s: Situation) -> bool:
 
 
 def _kept_text(s: Situation) -> str:
-    barren = s.history.barren
-    restarts = f"{barren} restart{'s' if barren != 1 else ''}"
     kept = f"errors of the environment prevented any progress for {s.history.trouble_s or 0:.0f} s"
-    return f"{kept}, through {restarts}; last: {s.trouble.summary}"
+    return f"{kept}, through {_restarts_text(s)}; last: {s.trouble.summary}"
+
+
+def _restarts_text(s: Situation) -> str:
+    barren = s.history.barren
+    return f"{barren} restart{'s' if barren != 1 else ''}"
 
 
 def _may_outwait(s: Situation) -> bool:

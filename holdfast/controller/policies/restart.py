@@ -22,6 +22,8 @@ FIRST_PATIENCE_S = 5.0
 LAST_PATIENCE_S = 600.0
 FIRST_NODE_S = 10.0
 LAST_NODE_S = 300.0
+SET_UP = ("import-error", "syntax-error")
+SET_UP_S = 60.0  # after which every machine sees a new file (nfs(5), acdirmax): they will not pass
 PATIENT_SHARE = 2.0  # times the window over the cap: with such waits 20 restarts last for longer
 
 

@@ -73,6 +73,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     faults: int = 0  # of that node lately, this one included
     again: bool = False  # an error of the script that is the last one again, without progress
+    stuck_s: float | None = None  # likewise, for so long, on several nodes, and no step ever done
     bad_again: bool = False  # numbers were bad at this place before
     poisoned: bool = False  # two attempts went on from the same place and failed alike
     spent: bool = False  # an older checkpoint was tried for this failure
