@@ -59,7 +59,8 @@ def when_stopped(state: State) -> list[AnyAction]:
 
 
 def _as_planned(state: State) -> list[AnyAction]:
-    """Nothing has failed, and what this attempt has done counts."""
+    """Nothing has failed, and what this attempt has done counts; how far it came is known now."""
+    state.incidents[-1].step = state.max_step
     if _came_further(state, restart.RAN_S):
         _forget(state)
     return _go_on(state)

@@ -107,7 +107,10 @@ def change(state: State, size: int, why: str) -> None:
     """The next attempt has so many nodes."""
     before = state.size
     nodes.resize(state, size)
-    state.sizing.changed_at, state.sizing.why = state.now, why + _batch(state)
+    batch = _batch(state)
+    state.sizing.changed_at, state.sizing.why = state.now, f"{why}; {batch}" if batch else why
+    if batch:
+        incidents.note(state, "Batch", batch)
     state.tell(f"from {before} to {size} nodes: {why}")
 
 
@@ -116,9 +119,9 @@ def _batch(state: State) -> str:
     count = state.limits.node_count
     match state.limits.batch:
         case "keep_global_batch":
-            return f"; each step has as many samples as on {count} nodes"
+            return f"each step has as many samples as on {count} nodes"
         case "scale_lr":
-            return f"; the learning rate is multiplied by {state.size / count:.4g}"
+            return f"the learning rate is multiplied by {state.size / count:.4g}"
         case _:
             return ""
 

@@ -120,9 +120,9 @@ class Recovery(Section):
     """Restarts allowed within `window_s`, and in a row without progress however long they take; one
     more ends the job. A number is applied strictly: that many restarts, also for errors of the
     script; but what several nodes, or the only one, cannot import or compile before the first step
-    is tried for a minute. Without a number, 20 restarts are allowed, an error of the script that repeats at the
-    same place ends the job the second time, and errors of the environment (network, storage) are
-    retried until they have lasted for `window_s`."""
+    is tried for a minute. Without a number, 20 restarts are allowed, an error of the script that
+    repeats at the same place ends the job the second time, and errors of the environment (network,
+    storage) are retried until they have lasted for `window_s`."""
     window_s: Seconds = 3600.0
     """Length of the sliding window in which restarts are counted."""
     heartbeat_timeout_s: Seconds = 5.0

@@ -16,6 +16,7 @@ from holdfast.controller import Phase
 from holdfast.controller.choices import change_s
 from holdfast.controller.policies.shrink import break_even_s
 from holdfast.events import (
+    AttemptStopped,
     DeadlinePassed,
     JobSubmitted,
     Milestone,
@@ -24,6 +25,7 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeUnfit,
+    Progress,
     ScaleRequested,
     StopRequested,
 )
@@ -219,6 +221,25 @@ def test_scale_down_keeps_what_those_hold_that_go_and_then_lets_them_go() -> Non
     assert "c" not in world.state.nodes and world.state.attempt == attempt
     assert lose(world, "c") == [], "it is let go, and not replaced"
     assert world.state.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        ("keep_global_batch", "each step has as many samples as on 3 nodes"),
+        ("scale_lr", "the learning rate is multiplied by 0.6667"),
+    ],
+)
+def test_the_incident_tells_what_it_means_for_the_batch_and_after_which_step_it_was(
+    batch: str, told: str
+) -> None:
+    world = elastic(batch=batch)
+    world.tell(ScaleRequested(by="me", nodes=2))
+    stopped = AttemptStopped(attempt=1, store=world.store(), progress=Progress(step=17))
+    only(world.tell(stopped), StartAttempt)
+    (incident,) = world.state.incidents
+    assert incident.step == 17
+    assert told in [done.reason for done in incident.actions if done.action == "Batch"]
 
 
 def test_a_large_step_down_goes_by_as_many_nodes_as_memory_survives() -> None:
