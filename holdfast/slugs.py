@@ -165,8 +165,8 @@ SLUGS: dict[str, Slug] = {
     ),
     "rank-not-found": Slug(
         ExitStatus.NOT_FOUND,
-        "No running worker of the job has this rank, or its node has not answered. `holdfast nodes "
-        "NAME` shows which ranks there are.",
+        "No running worker of the job has this rank, or its node has not answered. `holdfast "
+        "status NAME` shows which nodes train.",
     ),
     "profile-refused": Slug(
         ExitStatus.USAGE,

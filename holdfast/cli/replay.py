@@ -147,7 +147,7 @@ def _local(named: list[str]) -> list[str]:
                 "usage",
                 f"{one!r} is no node of a job on this machine",
                 why="they are called node-0, node-1 and so on",
-                help="holdfast nodes NAME   (its nodes; of a job in a cluster: --on kubernetes)",
+                help="holdfast status NAME   (its nodes; of a job in a cluster: --on kubernetes)",
             )
     return named
 

@@ -103,7 +103,7 @@ def victim_of(folder: Path, rank: int | None) -> Victim:
         "rank-not-found",
         f"rank {chosen} of job {folder.name} has no running worker",
         why=f"its ranks are {', '.join(map(str, _ranks(nodes)[:16]))}",
-        help=f"holdfast nodes {folder.name}",
+        help=f"holdfast status {folder.name}",
     )
 
 

@@ -77,7 +77,7 @@ def _member(seen: Look, rank: int | None) -> tuple[NodeStatus, int]:
         "rank-not-found",
         f"rank {rank or 0} of job {seen.name} has no running worker",
         why=f"{len(members)} of its nodes train, as its record says",
-        help=f"holdfast nodes {seen.name} --on kubernetes",
+        help=f"holdfast status {seen.name} --on kubernetes",
     )
 
 
