@@ -3,6 +3,10 @@
 Each gets a number when it happens and stays until it is acknowledged; after each reconnect those
 that the controller does not know are sent again, with ages as of then. The clock is an argument:
 the agent and the agents of a simulated world use the same queue.
+
+A controller may be lost with what it had acknowledged, if its machine was cut off from all others.
+Workers of the newest attempt that have ended are therefore told to each new controller: from what
+else an agent reports it could not know that nobody trains.
 """
 
 from collections import deque
@@ -10,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.events import Progress
+from holdfast.events import Progress, WorkerExited
 from holdfast.messages import AgentFact, Fact
 
 
@@ -25,6 +29,7 @@ class FactQueue:
 
     def __init__(self) -> None:
         self._kept: deque[_Kept] = deque()
+        self._ended: list[_Kept] = []  # acknowledged exits of the newest attempt
         self._next_seq = 1
         self.sent = 0
 
@@ -33,13 +38,17 @@ class FactQueue:
 
     def add(self, event: AgentFact, now: float) -> None:
         """This has happened just now."""
+        attempt = getattr(event, "attempt", 0)
+        self._ended = [one for one in self._ended if getattr(one.event, "attempt", 0) >= attempt]
         self._kept.append(_Kept(self._next_seq, event, now))
         self._next_seq += 1
 
     def forget(self, acked: int) -> None:
         """The controller has all up to this one."""
         while self._kept and self._kept[0].seq <= acked:
-            self._kept.popleft()
+            one = self._kept.popleft()
+            if isinstance(one.event, WorkerExited):
+                self._ended.append(one)
 
     def holds(self, kind: type[AgentFact]) -> bool:
         """Whether the controller is still to learn of such a fact."""
@@ -47,7 +56,7 @@ class FactQueue:
 
     def unsent(self, now: float) -> list[Fact]:
         """Those that have not gone out, with ages as of now."""
-        later = (kept for kept in self._kept if kept.seq > self.sent)
+        later = (kept for kept in (*self._ended, *self._kept) if kept.seq > self.sent)
         return [Fact(seq=one.seq, event=_aged(one.event, now - one.at)) for one in later]
 
     @property

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.agent.fact_queue import FactQueue
 from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkerExited
-from holdfast.messages import AgentFact, WorkersStarted, WorkersStopped
+from holdfast.messages import AgentFact, Fact, WorkersStarted, WorkersStopped
 
 
 def test_facts_are_numbered_and_stay_until_they_are_acknowledged() -> None:
@@ -72,3 +72,23 @@ def test_ages_are_those_of_the_moment_of_sending(event: AgentFact, later: AgentF
     assert facts.unsent(100.0)[0].event == event
     assert facts.unsent(104.0)[0].event == later
     assert facts.unsent(104.0)[0].event == later, "and do not add up"
+
+
+def test_workers_that_have_ended_are_told_to_a_controller_that_knows_less() -> None:
+    """The one that had acknowledged it was cut off from all others and is lost, with its journal:
+    seed 2000057 of a day and two nodes waited for a dead worker for seven hours."""
+    facts = FactQueue()
+    facts.add(WorkersStarted(node="n", attempt=1), 0.0)
+    facts.add(exited(0.0, 0.5), 10.0)
+    facts.sent = 2
+    facts.forget(2)
+    assert (bool(facts), facts.all_sent, facts.unsent(11.0)) == (False, True, [])
+    facts.forget(0)
+    facts.sent = 0  # another controller
+    assert facts.unsent(14.0) == [Fact(seq=2, event=exited(4.0, 4.5))]
+    facts.sent = 2
+    facts.add(WorkersStopped(node="n", attempt=1, store=None), 15.0)
+    assert [fact.seq for fact in facts.unsent(15.0)] == [3]
+    facts.add(WorkersStarted(node="n", attempt=2), 16.0)
+    facts.sent = 0
+    assert [fact.seq for fact in facts.unsent(16.0)] == [3, 4], "that attempt is over"

@@ -37,6 +37,15 @@ OF_SUCCESSORS: dict[str, Mutant] = {
         hours=24.0,
         nodes=2,
     ),
+    "what a lost controller alone had learned of dead workers is lost": Mutant(
+        "agent/fact_queue.py",
+        "self._ended.append(one)",
+        "pass",
+        Promise.LIVENESS,
+        first=2000057,
+        hours=24.0,
+        nodes=2,
+    ),
     "a controller that hears of nobody takes its place again at once": Mutant(
         SUCCESSION,
         "return taken or now >= self._until",
