@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NOTICED_S = 20.0  # from a tear until the end that is not told of it knows, at most
 LAG_S = (0.2, 3.0)
 TIMES_SLOW = (1.2, 4.0)
-SHORT_STALL_S = 12.0  # of the network, that is no reason to stop anything
+SHORT_STALL_S = 10.0  # of the network: a look that began in it is not taken for a hang, as a rule
 BAD_FOR_S = 1e6  # until somebody stops it
 SAVED_STEP = 10**9
 CONDITIONS = (

@@ -156,7 +156,8 @@ class Sightings:
         if control.state.phase not in phases or control.state.standstill:
             return 0.0
         begun = group.first_at if group.first_at is not None else self._env.now
-        last = max(since, control.awake_since, begun, self._place.disturbed_until(group))
+        stood = group.stall.until  # who stands enters no collectives
+        last = max(since, control.awake_since, begun, stood, self._place.disturbed_until(group))
         return max(0.0, self._env.now - last)
 
 
