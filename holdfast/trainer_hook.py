@@ -2,7 +2,8 @@
 
 Only in a worker of a job with `integrate: auto`, and only once the script, or what it imports, has
 imported the trainer: nothing else of a script is touched. The integrations are imported by name and
-no earlier, because they import what they integrate.
+no earlier, because they import what they integrate. What is waited for is a module after which all
+of that is whole: Lightning's trainer is imported while the packages around it are not.
 """
 
 import importlib
@@ -13,7 +14,7 @@ from holdfast import later_imports
 
 INTEGRATIONS = {
     "transformers.trainer": "holdfast.integrations.transformers",
-    "lightning.pytorch.trainer.trainer": "holdfast.integrations.lightning",
+    "lightning.pytorch": "holdfast.integrations.lightning",
 }
 
 
