@@ -142,7 +142,10 @@ def test_an_example_renders_strictly_and_cleanly(file: Path, engine: Any) -> Non
 
 
 def test_every_one_of_them_with_an_image_is_rendered() -> None:
-    names = ("ddp", "fsdp", "lightning", "llm", "resnet", "transformers")
+    names = (
+        *("ddp", "fsdp", "jax", "lightning", "llm", "mpi"),
+        *("resnet", "tensorflow", "transformers", "xgboost"),
+    )
     ours = [path for name in names for path in (EXAMPLES / name).glob("*.yaml")]
     assert {p for p in ours if "image" in yaml.safe_load(p.read_text())} == {*MANIFESTS}
     assert {path.parent.name for path in MANIFESTS} == {*names}
