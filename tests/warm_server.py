@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import typer
 
 from holdfast.agent import preloading
-from tests import warm, warm_tree
+from tests import huge_pages, warm, warm_tree
 from tests.warm_tree import MAX_BYTES, MAX_FDS
 
 CLONE_PARENT = 0x8000
@@ -48,6 +48,7 @@ def main() -> None:
     gc.disable()  # imports make many objects, and no garbage
     os.environ["OMP_NUM_THREADS"] = "1"  # libraries read it once, and threads outlive no `_fork`
     _import_all()
+    huge_pages.share()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(socket.socket(fileno=int(sys.argv[1])))
 
@@ -96,8 +97,7 @@ def _import_for_workers() -> None:
     for name in importlib.import_module("holdfast.agent.environment").TORCH_PRELOAD:
         importlib.import_module(name)
     preloading.keep_operators()
-    gc.collect()
-    gc.freeze()
+    huge_pages.share()
     gc.enable()
 
 
@@ -144,8 +144,8 @@ def _become(order: dict[str, Any], fds: list[int], is_ready: int) -> NoReturn:
         typer.main.get_command = typer.main.get_command.__wrapped__  # type: ignore[attr-defined]
     try:
         _run(order["module"], order["is_main"])
-    except SystemExit as end:
-        _end(end)
+    except (Exception, SystemExit) as error:
+        _end(error)
         raise
 
 
@@ -204,16 +204,19 @@ def _run(module: str, is_main: bool) -> NoReturn:
     sys.exit(importlib.import_module(module).main())
 
 
-def _end(end: SystemExit) -> None:
+def _end(error: Exception | SystemExit) -> None:
     """As the interpreter does, but without taking apart all that was imported, which costs a worker
     with torch more than it has done; unless it has to say something."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-        if end.code is None or isinstance(end.code, int):
-            os._exit((end.code or 0) & 0xFF)
+        if code is None or isinstance(code, int):
+            os._exit((code or 0) & 0xFF)
 
 
 if __name__ == "__main__":

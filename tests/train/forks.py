@@ -11,7 +11,7 @@ from typing import Any
 from tests.warm import Script
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.train.curves", "tests.train.workload"])
+FORKS.set_forkserver_preload(["tests.train.preloaded"])
 _started: list[Script] = []  # kept, so that nobody takes them for forgotten
 _plain: Any = util.spawnv_passfds
 
