@@ -164,6 +164,8 @@ def test_a_receiver_that_hangs_holds_up_nobody_and_what_it_has_not_taken_is_coun
     assert time.monotonic() - began < PATIENCE_S, "not as long as the request"
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"logs (127.0.0.1): {export_queue.QUEUE + 10} records were not delivered")
+    receiver.close()
+    assert until(lambda: "; retrying" in capsys.readouterr().err), "and its thread ends"
 
 
 def test_of_more_than_there_is_room_for_the_newest_are_kept_and_the_rest_is_counted() -> None:
