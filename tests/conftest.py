@@ -52,9 +52,11 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been collected stays: nobody looks at it again."""
+    """What has been collected stays: nobody looks at it again. Tests make much that is no garbage
+    yet, such as the worlds of the simulator; looking at it often takes a tenth of their time."""
     gc.enable()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
