@@ -11,6 +11,6 @@ OF_CHECKS: dict[str, Mutant] = {
         'return f"{same[-1].name} has failed the same check, so look at what nodes share"',
         "pass",
         Promise.EFFICIENCY,
-        first=462,
+        first=520,
     ),
 }

@@ -211,7 +211,7 @@ MUTANTS: dict[str, Mutant] = {
         "if exited.attempt != state.attempt or node is None:",
         "if node is None:",
         HEALTHY,
-        first=658,
+        first=665,
     ),
     "a stopped controller blames the silent": Mutant(
         BRIDGE,
@@ -225,7 +225,7 @@ MUTANTS: dict[str, Mutant] = {
         "self._deadline += late_s",
         "pass",
         HEALTHY,
-        first=28,
+        first=48,
     ),
     "a reconnected node gets more time than it has": Mutant(
         BRIDGE,
@@ -356,7 +356,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=150,
+        first=153,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
@@ -399,7 +399,7 @@ MUTANTS: dict[str, Mutant] = {
         "return [at for at in restarts if at > now - window_s]",
         "return list(restarts)",
         LIMIT,
-        first=14,
+        first=63,
     ),
     "a survivor is to blame": Mutant(
         VERDICT,
@@ -434,7 +434,7 @@ MUTANTS: dict[str, Mutant] = {
         "return s.history.trouble_s is not None and s.history.trouble_s >= s.means.window_s",
         "return s.history.trouble_s is not None and s.history.trouble_s >= 60.0",
         LIMIT,
-        first=25,
+        first=42,
     ),
     "a rank that leaves early is a fault at once": Mutant(
         WORKERS,
@@ -447,7 +447,7 @@ MUTANTS: dict[str, Mutant] = {
         "page.progress.step is not None and not page.progress.finished and page.phase != LEFT",
         "page.progress.step is not None and not page.progress.finished",
         HEALTHY,
-        first=127,
+        first=169,
     ),
     "nobody asks whether the others train on": Mutant(
         LEAVING,
@@ -557,7 +557,7 @@ MUTANTS: dict[str, Mutant] = {
         "return waited_s > WITHIN_S",
         "return waited_s > 1.0",
         TERMS,
-        first=301,
+        first=308,
     ),
     "nodes are not told which version an attempt runs": Mutant(
         BRIDGE,

@@ -26,7 +26,7 @@ OF_SUCCESSORS: dict[str, Mutant] = {
         "return (many or before > 0) and before < HAND_OVERS_MAX",
         "return many or before > 0",
         Promise.BOUND,
-        first=1690,
+        first=1697,
     ),
     "a controller that meets nodes does not say so": Mutant(
         SHELL_NODES,
@@ -51,18 +51,20 @@ OF_SUCCESSORS: dict[str, Mutant] = {
         "return taken or now >= self._until",
         "return True",
         Promise.TERMS,
+        first=24,
     ),
     "nodes that die before they are ready are asked for at once": Mutant(
         RESTART,
         "return float(min(FIRST_NODE_S * 2**doublings, LAST_NODE_S))",
         "return 0.0",
         Promise.BOUND,
+        first=167,
     ),
     "one useless node ends the job": Mutant(
         ARRIVALS,
         "if state.stillborn >= MAX_STILLBORN and lacks_nodes(state):",
         "if lacks_nodes(state):",
         Promise.PERSISTENCE,
-        first=24,
+        first=41,
     ),
 }
