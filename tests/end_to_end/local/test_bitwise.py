@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
+from tests.more import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -41,6 +42,7 @@ def test_three_faults_change_no_bit_of_losses_and_parameters(home: Path) -> None
     assert all(torch.equal(parameters[name], calm[name]) for name in calm)
 
 
+@long
 def test_three_ranks_are_bitwise_equal_too(home: Path) -> None:
     args = ["--steps", "40"]
     calm = _finish(small(home, nodes=1, workers_per_node=3, args=args, name="calm").start())

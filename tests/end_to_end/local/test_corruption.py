@@ -8,6 +8,7 @@ import torch
 
 from tests.end_to_end.local.jobs import RunningJob, small
 from tests.end_to_end.local.test_numerics import parameters
+from tests.more import sample
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -24,7 +25,7 @@ def trained(home: Path, ranks: int, name: str, *more: str) -> RunningJob:
     return small(home, nodes=1, args=args, name=name, recovery=CHECKED, **spec).start()
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", sample([3], [2]))
 def test_a_flipped_bit_is_found_and_changes_no_bit_of_the_result(home: Path, ranks: int) -> None:
     calm = trained(home, ranks, "calm")
     calm.wait_end()

@@ -184,7 +184,7 @@ async def _updated_in_its_pods(site: Site, pods: set[str]) -> None:
 
 
 @pytest.mark.parametrize("engine", FULL if FULL == ALL else ("pods", "job", "jobset", "pytorchjob"))
-def test_a_deleted_pod_is_replaced_by_the_spare_and_then_for_good(
+def test_a_deleted_pod_is_replaced_and_after_a_stop_the_engine_brings_nothing_back(
     engine: Engine, tmp_path: Path
 ) -> None:
     async def story(site: Site) -> None:
@@ -551,17 +551,6 @@ async def _as_few_as_can_be(site: Site) -> bool:
     member = await site.member(0)
     number = int(member["metadata"]["labels"][NUMBER[site.request.engine]])
     return len(site.pods("node")) == max(2, number + 1)
-
-
-@some_engines
-def test_a_stop_leaves_nothing_running_and_the_engine_brings_nothing_back(
-    engine: Engine, tmp_path: Path
-) -> None:
-    async def story(site: Site) -> None:
-        await site.trains()
-        await _stops_and_stays_away(site)
-
-    played(engine, tmp_path, story)
 
 
 @torch_engine
