@@ -14,7 +14,8 @@ STEPS_MAX = 50  # of one profile: a trace of more is too large to be looked at
 RANKS_MAX = 16
 AUTOMATIC = "attempt-"  # how the id of a profile begins that the controller wants itself
 TRACE_PART_BYTES = 512_000  # of one message, and of one ConfigMap with what is around it
-PART_NAMES = ("compute", "communication", "copies", "data", "idle")
+PART_NAMES = ("compute", "communication", "copies", "snapshots", "data", "idle")
+SNAPSHOT = "holdfast::snapshot"  # how a trace names what a worker does for a snapshot
 
 ProfileId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z")]
 # whoever tells them is not to be trusted with a path, nor with a command that people paste
@@ -37,21 +38,23 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of one step, on average. Their sum is the step.
 
     `compute`: a kernel runs; without a GPU: an operator of PyTorch does. `communication`: of the
-    rest, collectives run; this is what is exposed. `copies`: of the rest, memory is copied to or
-    from a device, or set. `data`: of the rest, the loop waits for its next batch. `idle`: nothing
-    of these, so Python, the launch of kernels, or a wait that leaves no trace.
+    rest, collectives run; this is what is exposed. `copies`: of the rest, the script has memory
+    copied to or from a device, or set. `snapshots`: of the rest, Holdfast copies the training
+    state. `data`: of the rest, the loop waits for its next batch. `idle`: nothing of these, so
+    Python, the launch of kernels, or a wait that leaves no trace.
     """
 
     compute: float = 0.0
     communication: float = 0.0
     copies: float = 0.0
+    snapshots: float = 0.0
     data: float = 0.0
     idle: float = 0.0
 
     @property
     def step_s(self) -> float:
         """All of them."""
-        return self.compute + self.communication + self.copies + self.data + self.idle
+        return float(sum(getattr(self, part) for part in PART_NAMES))
 
     def share(self, part: str) -> float:
         """Of the step, 0 to 1; 0 of a step that took no time."""

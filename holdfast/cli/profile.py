@@ -285,14 +285,14 @@ def _shown(found: _Found) -> Iterator[str]:
 def _parts(profiles: "Sequence[RankProfile]", slowest: int | None) -> str:
     from holdfast.profiles import PART_NAMES
 
-    header = ("RANK", "NODE", "STEP", "COMPUTE", "EXPOSED COMM", "COPIES", "DATA", "IDLE")
+    parts = ("COMPUTE", "EXPOSED COMM", "COPIES", "SNAPSHOTS", "DATA", "IDLE")
     rows = []
     for one in profiles:
         mark = " (slowest)" if one.rank == slowest else ""
         cells = [f"{_ms(getattr(one.parts, p))} {one.parts.share(p):.0%}" for p in PART_NAMES]
         hidden = "-" if one.overlap is None else f"{one.overlap:.0%}"
         rows.append((f"{one.rank}{mark}", one.node, _ms(one.parts.step_s), *cells, hidden))
-    return table((*header, "OVERLAP"), rows)
+    return table(("RANK", "NODE", "STEP", *parts, "OVERLAP"), rows)
 
 
 def _top(one: "RankProfile") -> str:

@@ -94,6 +94,13 @@ RULES = (
         "memory is copied while nothing is computed",
     ),
     AdviceRule(
+        _share("snapshots"),
+        0.05,
+        "take snapshots less often: a larger snapshots.every_steps, or `auto`, which spends at "
+        "most snapshots.max_overhead on them",
+        "Holdfast copies the training state for a snapshot while nothing is computed",
+    ),
+    AdviceRule(
         _share("idle"),
         0.15,
         "launch fewer, larger kernels: torch.compile, CUDA graphs, a larger batch, fused=True",

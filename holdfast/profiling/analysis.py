@@ -2,31 +2,35 @@
 
 Each moment of the profiled steps is given to one part, so that the parts sum to the step. With a
 GPU it is what the GPU does that counts: compute before communication, because what runs beside
-compute holds nobody up, then copies, then the wait for a batch, and what is left is idle. Without a
-GPU the wait for a batch comes first: what operators do in it (collating, augmenting) is done for
-the batch. An operator counts without what it calls, so its time is told once.
+compute holds nobody up, then copies, then those for a snapshot, then the wait for a batch, and what
+is left is idle. Without a GPU the wait for a batch comes first: what operators do in it (collating,
+augmenting) is done for the batch. An operator counts without what it calls, so its time is told
+once.
 """
 
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.profiles import RankProfile, StepParts, TopKernel
+from holdfast.profiles import SNAPSHOT, RankProfile, StepParts, TopKernel
 from holdfast.profiling.intervals import Spans, length, shared, united, without
 from holdfast.profiling.trace import (
+    Thread,
     Trace,
     TraceEvent,
     has_kernels,
     is_loader,
+    is_within,
     part_on_gpu,
     part_on_host,
+    snapshot_spans,
 )
 
 TOP = 12
 NAME_CHARS = 160
 SECOND_US = 1e6
-GPU_FIRST = ("compute", "communication", "copies", "data")
-DATA_FIRST = ("data", "compute", "communication", "copies")
+GPU_FIRST = ("compute", "communication", "copies", "snapshots", "data")
+DATA_FIRST = ("data", "compute", "communication", "copies", "snapshots")
 
 
 class OwnStretch(NamedTuple):
@@ -94,16 +98,33 @@ def _of(part: str, stretches: Iterable[OwnStretch], window: Spans) -> Spans:
 
 
 def _on_gpu(trace: Trace) -> Iterable[OwnStretch]:
+    ours = _queued_for_snapshots(trace)
     for event in trace.trace_events:
         if part := part_on_gpu(event):
+            if part != "communication" and event.args.correlation in ours:
+                part = "snapshots"
             yield OwnStretch(part, event.name, [event.span])
 
 
+def _queued_for_snapshots(trace: Trace) -> set[object]:
+    """Correlations of what a GPU does because a thread has queued it for a snapshot."""
+    spans = snapshot_spans(trace)
+    return {
+        event.args.correlation
+        for event in trace.trace_events
+        if event.args.correlation and is_within(event, spans.get(event.thread, []))
+    }
+
+
 def _on_host(trace: Trace) -> Iterable[OwnStretch]:
-    threads: dict[tuple[int | str, int | str], list[TraceEvent]] = {}
+    """What operators do for a snapshot is the snapshot's, with all else that is done in it."""
+    snapshots = snapshot_spans(trace)
+    for thread_spans in snapshots.values():
+        yield OwnStretch("snapshots", SNAPSHOT, thread_spans)
+    threads: dict[Thread, list[TraceEvent]] = {}
     for event in trace.trace_events:
-        if part_on_host(event):
-            threads.setdefault((event.pid, event.tid), []).append(event)
+        if part_on_host(event) and not is_within(event, snapshots.get(event.thread, [])):
+            threads.setdefault(event.thread, []).append(event)
     for events in threads.values():
         for event, spans in own_spans(events):
             yield OwnStretch(part_on_host(event), event.name, spans)

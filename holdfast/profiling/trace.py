@@ -2,18 +2,21 @@
 
 Only complete events (`ph` X) tell of time. Their category (`cat`) says who has seen them: `cpu_op`
 an operator of PyTorch, on a thread of the host; `user_annotation` a stretch that somebody has
-named, gloo its collectives among them; `kernel`, `gpu_memcpy` and `gpu_memset` what ran on a GPU.
+named, gloo its collectives among them; `kernel`, `gpu_memcpy` and `gpu_memset` what ran on a GPU,
+each with the `correlation` of the call (`cuda_runtime`, `cuda_driver`) that has queued it.
 Sources: ActivityType of pytorch/kineto (libkineto/include/ActivityType.h); names of NCCL's kernels
 are those of its source (`ncclDevKernel_...`, before 2.19 `ncclKernel_...`, since 2.27 those on
 symmetric memory `ncclSymkDevKernel_...`), those of PyTorch's own collectives on symmetric memory of
 CUDASymmetricMemoryOps.cu.
 """
 
+import bisect
 import re
 
 import msgspec
 
-from holdfast.profiling.intervals import Span
+from holdfast.profiles import SNAPSHOT
+from holdfast.profiling.intervals import Span, Spans, united
 
 KERNEL = "kernel"
 ON_GPU = (KERNEL, "gpu_memcpy", "gpu_memset")
@@ -27,11 +30,16 @@ COLLECTIVES = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "c10d::", "_c10d_funct
 COPIES = ("aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
 
 
+Thread = tuple[int | str, int | str]
+
+
 class EventArgs(msgspec.Struct, frozen=True, gc=False):
-    """Of a collective's kernel: what it does, and who takes part, as PyTorch writes both."""
+    """Of a collective's kernel: what it does, and who takes part, as PyTorch writes both. Of what
+    runs on a GPU, and of the call that has queued it: a number that both have in common."""
 
     collective: object = msgspec.field(name="Collective name", default="")
     group_ranks: object = msgspec.field(name="Process Group Ranks", default="")  # "[0, 2, 4]"
+    correlation: object = 0
 
 
 class TraceEvent(msgspec.Struct, gc=False):
@@ -45,6 +53,11 @@ class TraceEvent(msgspec.Struct, gc=False):
     pid: int | str = 0
     tid: int | str = 0
     args: EventArgs = EventArgs()
+
+    @property
+    def thread(self) -> Thread:
+        """Whose it is."""
+        return self.pid, self.tid
 
     @property
     def span(self) -> Span:
@@ -75,6 +88,21 @@ def read(text: bytes) -> Trace:
 def has_kernels(trace: Trace) -> bool:
     """Whether a GPU was seen."""
     return any(event.cat == KERNEL for event in trace.trace_events)
+
+
+def snapshot_spans(trace: Trace) -> dict[Thread, Spans]:
+    """When each thread did something for a snapshot of Holdfast."""
+    found: dict[Thread, list[Span]] = {}
+    for event in trace.trace_events:
+        if event.ph == "X" and event.cat == ANNOTATION and event.name == SNAPSHOT:
+            found.setdefault(event.thread, []).append(event.span)
+    return {thread: united(spans) for thread, spans in found.items()}
+
+
+def is_within(event: TraceEvent, spans: Spans) -> bool:
+    """Whether it began in one of these."""
+    at = bisect.bisect_right(spans, (event.ts, float("inf")))
+    return at > 0 and event.ts < spans[at - 1][1]
 
 
 def part_on_gpu(event: TraceEvent) -> str:

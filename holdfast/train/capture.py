@@ -14,6 +14,8 @@ from holdfast.checkpoint.streams import BackgroundCopier
 from holdfast.checkpoint.tensors import Stamp
 from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
+from holdfast.profiles import SNAPSHOT
+from holdfast.step_profile import named_in_trace
 from holdfast.train.gradients import Gradients
 from holdfast.train.in_use import SnapshotsInUse
 from holdfast.train.loop import LoopPosition
@@ -80,6 +82,10 @@ class Capture:
 
         Raises `Error` (not-tracked, snapshot-too-large).
         """
+        with named_in_trace(SNAPSHOT):
+            return self._take(step, flags, label, loop)
+
+    def _take(self, step: int, flags: SnapshotFlag, label: str, loop: LoopPosition) -> Key:
         began = time.monotonic()
         shared, private = self._tracked.capture()
         kept = self.gradients.keep(last=step >= loop.total)
@@ -99,13 +105,17 @@ class Capture:
 
     def guard(self) -> bool:
         """What is copied may change after this; whether it is copied already, or nothing is."""
-        return self._unsettled is None or self.writer.guard()
+        if self._unsettled is None:
+            return True
+        with named_in_trace(SNAPSHOT):
+            return self.writer.guard()
 
     def settle(self) -> Cell | None:
         """Wait until the newest snapshot is whole here; its private cell, None if it was before."""
         private, self._unsettled = self._unsettled, None
         if private is not None:
-            self.writer.settle()
+            with named_in_trace(SNAPSHOT):
+                self.writer.settle()
             if self._holds_gradients:
                 self.writer.forget()
         return private

@@ -1,7 +1,7 @@
 """A step is divided into parts that sum to it, whatever the trace is like.
 
-`cuda_trace.json` was made by hand in the format that Kineto writes on a machine with a GPU; traces
-of the CPU come from PyTorch itself.
+`cuda_trace.json` and `cuda_snapshot_trace.json` were made by hand in the format that Kineto writes
+on a machine with a GPU; traces of the CPU come from PyTorch itself.
 """
 
 import itertools
@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.profiles import PART_NAMES, RankProfile, StepParts, TopKernel
+from holdfast.profiles import PART_NAMES, SNAPSHOT, RankProfile, StepParts, TopKernel
 from holdfast.profiling.advice import RULES, advice, differences
 from holdfast.profiling.analysis import ProfiledSteps, own_spans, profile_of
 from holdfast.profiling.intervals import length, shared
 from holdfast.profiling.trace import Trace, TraceEvent, part_on_gpu, read
 
 MADE = read(Path(__file__).with_name("cuda_trace.json").read_bytes())
+SNAPSHOTTING = read(Path(__file__).with_name("cuda_snapshot_trace.json").read_bytes())
+WORDS = ("every_steps", "pin_memory")
 BASE_NS = MADE.base_time_nanoseconds
 
 
@@ -33,12 +35,43 @@ def test_a_step_on_a_gpu_is_divided_by_what_the_gpu_does() -> None:
     found = profile_of(MADE, steps(1000, 2000))
     parts = [round(1e6 * getattr(found.parts, name)) for name in PART_NAMES]
     assert dict(zip(PART_NAMES, parts, strict=True)) == {
-        "compute": 300, "communication": 200, "copies": 150, "data": 150, "idle": 200,
+        "compute": 300, "communication": 200, "copies": 150, "snapshots": 0, "data": 150,
+        "idle": 200,
     }  # fmt: skip
     assert found.communication_s == pytest.approx(300e-6)
     assert found.overlap == pytest.approx(1 / 3)
     assert (found.device, found.first_step, found.steps) == ("cuda", 5, 1)
     assert [one.part for one in found.top] == ["communication", "compute", "copies", "copies"]
+
+
+def test_copies_of_a_snapshot_are_told_from_those_of_the_script() -> None:
+    """The main thread queues a snapshot's copies for a stream beside: 1100-1400, of which a kernel
+    hides 1150-1350, and 1500-1700, for which the next kernel waits. Another thread has 1410-1440
+    copied meanwhile; what the script fetches itself is copied from 1800 to 1850."""
+    found = profile_of(SNAPSHOTTING, steps(1000, 2000))
+    parts = [round(1e6 * getattr(found.parts, name)) for name in PART_NAMES]
+    assert dict(zip(PART_NAMES, parts, strict=True)) == {
+        "compute": 290, "communication": 0, "copies": 80, "snapshots": 300, "data": 0, "idle": 330,
+    }  # fmt: skip
+    name = "Memcpy DtoH (Device -> Pinned)"
+    counted = {one.part: one.count for one in found.top if one.name == name}
+    assert counted == {"snapshots": 2, "copies": 2}
+    told = {word: one.share for one in advice([found]) for word in WORDS if word in one.what}
+    assert told == {"every_steps": pytest.approx(0.3), "pin_memory": pytest.approx(0.08)}
+
+
+def test_without_a_gpu_all_that_is_done_for_a_snapshot_is_its_own() -> None:
+    ours = TraceEvent(ph="X", cat="user_annotation", name=SNAPSHOT, ts=100, dur=200, tid=1)
+    events = [
+        ours,
+        TraceEvent(ph="X", cat="cpu_op", name="aten::copy_", ts=110, dur=50, tid=1),
+        TraceEvent(ph="X", cat="cpu_op", name="aten::mm", ts=250, dur=20, tid=2),
+        TraceEvent(ph="X", cat="cpu_op", name="aten::copy_", ts=400, dur=50, tid=1),
+    ]
+    trace = Trace(trace_events=events, base_time_nanoseconds=BASE_NS)
+    parts = profile_of(trace, steps(0, 1000)).parts
+    assert parts.snapshots == pytest.approx(180e-6)
+    assert parts.compute == pytest.approx(20e-6) and parts.copies == pytest.approx(50e-6)
 
 
 def test_parts_are_those_of_one_step_and_of_what_lies_in_the_steps() -> None:
@@ -83,6 +116,7 @@ kinds = st.sampled_from(
         ("user_annotation", "gloo:all_reduce"),
         ("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
         ("user_annotation", "Optimizer.step#SGD.step"),
+        ("user_annotation", SNAPSHOT),
         ("cuda_runtime", "cudaLaunchKernel"),
     ]
 )
@@ -150,7 +184,7 @@ def profile(rank: int = 0, device: str = "cuda", **parts: float) -> RankProfile:
 @pytest.mark.parametrize(
     ("part", "word"),
     [("data", "DataLoader"), ("communication", "backward"), ("copies", "pin_memory"),
-     ("idle", "synchronize")],
+     ("snapshots", "every_steps"), ("idle", "synchronize")],
 )  # fmt: skip
 def test_the_largest_loss_is_what_is_to_be_tried_first(part: str, word: str) -> None:
     [first, *_] = advice([profile(), profile(3, "cuda", **{part: 0.2})])

@@ -95,6 +95,7 @@ def test_a_profile_changes_no_loss_and_restarts_nothing(home: Path) -> None:
         parts = one["parts"]
         assert one["steps"] == 3 and not one["why"] and one["device"] == "cpu"
         assert parts["compute"] > 0 and parts["idle"] > 0.02, "the script sleeps in each step"
+        assert 0 < parts["snapshots"] < parts["idle"], "there is one of each step"
         assert one["communication_s"] > 0 and 0 <= one["overlap"] <= 1
     told = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]
     names = {event["args"]["name"] for event in told if event["name"] == "process_name"}
