@@ -208,11 +208,11 @@ HARDWARE = (
     PanelSpec(
         "Data of GPUs",
         tuple(
-            (
-                f"rate(holdfast_gpu_{link}_{way}_bytes_total{{$S}}[{RATE}])",
-                f"{words} {way}, {GPU}",
+            (asked.format(way=way), f"{words} {way}, {GPU}")
+            for words, asked in (
+                ("NVLink", f"rate(holdfast_gpu_nvlink_{{way}}_bytes_total{{{{$S}}}}[{RATE}])"),
+                ("PCIe", "holdfast_gpu_pcie_{way}_bytes_per_second{{$S}}"),
             )
-            for link, words in (("nvlink", "NVLink"), ("pcie", "PCIe"))
             for way in ("sent", "received")
         ),
         "Bps",

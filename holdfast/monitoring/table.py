@@ -21,6 +21,7 @@ STEP_BOUNDS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0),
     *(7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0),
 )
+PCIE = "Bytes over PCIe, measured for 20 ms every few seconds."
 INCIDENT_BOUNDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 
 
@@ -178,8 +179,8 @@ _GPUS = (
     _node("counter", "gpu_nvlink_sent_bytes", "Data, over all its NVLinks.", "gpu"),
     _node("counter", "gpu_nvlink_received_bytes", "Data, over all its NVLinks.", "gpu"),
     _node("counter", "gpu_nvlink_errors", "Of all its NVLinks, by kind.", "gpu", "kind"),
-    _node("counter", "gpu_pcie_sent_bytes", "Over PCIe; wraps at 4 GiB on some GPUs.", "gpu"),
-    _node("counter", "gpu_pcie_received_bytes", "Over PCIe; wraps at 4 GiB on some GPUs.", "gpu"),
+    _node("gauge", "gpu_pcie_sent_bytes_per_second", PCIE, "gpu"),
+    _node("gauge", "gpu_pcie_received_bytes_per_second", PCIE, "gpu"),
     _node("counter", "gpu_pcie_replays", "Transfers over PCIe that were repeated.", "gpu"),
     _node("gauge", "gpu_nvlinks_down", "NVLinks that were up at first.", "gpu"),
     _node("gauge", "gpu_pcie_lanes_missing", "Of those that it could have.", "gpu"),

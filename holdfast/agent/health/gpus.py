@@ -93,8 +93,6 @@ COUNTERS = (
         "ECC errors of data on NVLink",
         "ecc-data",
     ),
-    FieldReading("gpu-pcie-sent", "PCIE_COUNT_TX_BYTES", ""),
-    FieldReading("gpu-pcie-received", "PCIE_COUNT_RX_BYTES", ""),
     FieldReading("gpu-pcie-replays", "PCIE_REPLAY_COUNTER", "replays on PCIe"),
 )
 
@@ -156,7 +154,7 @@ class Gpus:
         for look in (_identity, _heat, _use, _clocks, _ecc, _corrected, _remapping, _pcie):
             with contextlib.suppress(nvml.NVMLError):
                 yield from look(nvml, gpu, handle, degrees)
-        for look in (_recovery, _counters):
+        for look in (_recovery, _counters, _pcie_rates):
             with contextlib.suppress(nvml.NVMLError):
                 yield from look(nvml, gpu, handle, degrees)
         with contextlib.suppress(nvml.NVMLError):
@@ -241,7 +239,7 @@ def _identity(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Read
 
 
 def _counters(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
-    """What NVLink and PCIe have moved, and their errors; those that this GPU has."""
+    """What NVLink has moved, and errors of NVLink and PCIe; those that this GPU has."""
     numbers = [getattr(nvml, f"NVML_FI_DEV_{one.field}", None) for one in COUNTERS]
     known = [(one, n) for one, n in zip(COUNTERS, numbers, strict=True) if n is not None]
     asked = [(n, ALL_LINKS if one.all_links else 0) for one, n in known]
@@ -304,6 +302,16 @@ def _pcie(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]
     generation = nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)
     text = f"PCIe {generation}, {width} of {most} lanes"
     yield Reading("gpu-pcie", float(most - width), gpu, text)
+
+
+def _pcie_rates(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """Bytes a second, which the driver measures for 20 ms. Its counters of bytes are of 32 bits: a
+    busy GPU is through them in a tenth of a second, so that what two looks differ by means nothing.
+    """
+    ways = (("sent", nvml.NVML_PCIE_UTIL_TX_BYTES), ("received", nvml.NVML_PCIE_UTIL_RX_BYTES))
+    for way, number in ways:
+        rate = nvml.nvmlDeviceGetPcieThroughput(handle, number) * KIB
+        yield Reading(f"gpu-pcie-{way}", float(rate), gpu, f"{rate / 1e9:.1f} GB/s {way} over PCIe")
 
 
 def _recovery(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:

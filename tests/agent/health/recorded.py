@@ -40,12 +40,13 @@ HEALTHY: dict[str, Any] = {
     "nvmlDeviceGetCurrPcieLinkWidth": 16,
     "nvmlDeviceGetMaxPcieLinkWidth": 16,
     "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+    "nvmlDeviceGetPcieThroughput": [14_000_000, 2_000],  # sent and received, KiB/s
     "recovery": 0,
     "links": 18,
     "fields": {
         (138, ALL_LINKS): (3, 2_000_000), (139, ALL_LINKS): (3, 1_000_000),  # KiB
         (38, 0): (3, 5), (45, 0): (3, 0), (52, 0): (3, 2), (59, 0): (3, 1), (160, 0): (3, 0),
-        (197, 0): (3, 7_000), (198, 0): (3, 9_000), (94, 0): (1, 4),
+        (197, 0): (1, 4_292_536_280), (198, 0): (1, 2_295_671_580), (94, 0): (1, 4),
     },
 }  # fmt: skip
 """`fields`: by number and scope, which type of value it is, and the value."""
@@ -79,7 +80,8 @@ H200_BUSY: dict[str, Any] = {
 
 
 class RecordedNvml:
-    """GPUs by what is known of each; change `gpus` to have something happen."""
+    """GPUs by what is known of each; change `gpus` to have something happen. Of a list, the
+    function's second argument says which is meant."""
 
     NVMLError = NVMLError
     NVML_ERROR_GPU_IS_LOST = 15
@@ -95,8 +97,10 @@ class RecordedNvml:
     NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL = 52
     NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL = 59
     NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL = 160
-    NVML_FI_DEV_PCIE_COUNT_TX_BYTES = 197
+    NVML_FI_DEV_PCIE_COUNT_TX_BYTES = 197  # of 32 bits
     NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 198
+    NVML_PCIE_UTIL_TX_BYTES = 0
+    NVML_PCIE_UTIL_RX_BYTES = 1
     NVML_FI_DEV_PCIE_REPLAY_COUNTER = 94
     NVML_VALUE_TYPE_UNSIGNED_INT = 1
     NVML_VALUE_TYPE_UNSIGNED_LONG = 2
@@ -114,11 +118,11 @@ class RecordedNvml:
         if not name.startswith("nvmlDeviceGet"):
             raise AttributeError(name)
 
-        def get(handle: int, *_: Any) -> Any:
+        def get(handle: int, which: Any = 0, *_: Any) -> Any:
             value = self.gpus[handle].get("all", self.gpus[handle].get(name, NOT_SUPPORTED))
             if isinstance(value, NVMLError):
                 raise value
-            return value
+            return value[which] if isinstance(value, list) else value
 
         return get
 

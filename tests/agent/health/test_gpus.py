@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.figures import add_readings
 from holdfast.agent.health import gpus
 from holdfast.agent.health.gpus import Gpus
 from holdfast.agent.health.provider import Missing
 from holdfast.detection.health import Conditions
 from holdfast.events import Severity
+from holdfast.scrape import Exposition
 from tests.agent.health.recorded import HEALTHY, LOST, NOT_SUPPORTED, NVMLError, RecordedNvml
 
 GPU = "0000:3b:00"
@@ -85,7 +87,8 @@ def test_what_links_and_memory_have_done_is_counted_in_base_units() -> None:
     assert found["gpu-nvlink-received", GPU] == 1_000_000 * 1024
     kinds = {d.split()[1]: v for (kind, d), v in found.items() if kind == "gpu-nvlink-errors"}
     assert kinds == {"crc-flit": 5, "crc-data": 0, "replay": 2, "recovery": 1, "ecc-data": 0}
-    assert found["gpu-pcie-sent", GPU] == 7_000 and found["gpu-pcie-received", GPU] == 9_000
+    assert found["gpu-pcie-sent", GPU] == 14_000_000 * 1024
+    assert found["gpu-pcie-received", GPU] == 2_000 * 1024
     assert found["gpu-pcie-replays", GPU] == 4, "it is of another type than the others"
     assert found["gpu-memory-total", GPU] == 80 << 30
     slow = {d.split()[1] for (kind, d), v in found.items() if kind == "gpu-slow-clocks" and v}
@@ -94,9 +97,32 @@ def test_what_links_and_memory_have_done_is_counted_in_base_units() -> None:
 
 
 def test_fields_that_a_gpu_lacks_are_left_out_and_the_others_are_read() -> None:
-    fields = {key: value for key, value in HEALTHY["fields"].items() if key[0] != 197}
-    kinds = {r.kind for r in Gpus(lambda: RecordedNvml({"fields": fields})).read()}
-    assert "gpu-pcie-received" in kinds and "gpu-pcie-sent" not in kinds
+    fields = {key: value for key, value in HEALTHY["fields"].items() if key[0] != 138}
+    lacks = {"fields": fields, "nvmlDeviceGetPcieThroughput": NOT_SUPPORTED}
+    kinds = {r.kind for r in Gpus(lambda: RecordedNvml(lacks)).read()}
+    assert "gpu-nvlink-received" in kinds and "gpu-nvlink-sent" not in kinds
+    assert "gpu-pcie-replays" in kinds and "gpu-pcie-sent" not in kinds
+
+
+def test_what_is_served_as_a_counter_never_falls_though_those_of_pcie_wrap() -> None:
+    """As an H200 was read twice, some seconds apart: it counts bytes of PCIe in 32 bits."""
+    nvml = RecordedNvml({})
+    provider = Gpus(lambda: nvml)
+
+    def served() -> dict[str, float]:
+        found = Exposition({"node": "n"})
+        add_readings(found, provider.read(), {})
+        lines = [line.rpartition(" ") for line in found.page().body.decode().splitlines()]
+        return {name: float(value) for name, _, value in lines if not name.startswith("#")}
+
+    before = served()
+    fields = nvml.gpus[0]["fields"]
+    nvml.gpus[0]["fields"] = fields | {(197, 0): (1, 36_061_028), (198, 0): (1, 2_354_053_436)}
+    after = served()
+    counters = {name for name in before if "_total{" in name}
+    assert len(counters) > 8 and before.keys() == after.keys()
+    assert all(after[name] >= before[name] for name in counters)
+    assert not any("pcie" in name and "bytes_total" in name for name in counters)
 
 
 def test_where_no_energy_is_counted_power_is_integrated() -> None:
