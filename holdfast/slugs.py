@@ -502,8 +502,13 @@ SLUGS: dict[str, Slug] = {
     ),
     "port-unusable": Slug(
         ExitStatus.PLATFORM,
-        "The port on which an agent serves probes, or a command its page, is in use or "
-        "unavailable. With host network, ports are shared with everything else on the machine.",
+        "The port on which an agent serves probes is in use or unavailable. With host network, "
+        "ports are shared with everything else on the machine.",
+    ),
+    "address-unusable": Slug(
+        ExitStatus.USAGE,
+        "A command cannot serve its page on the address and port that its options name: the port "
+        "is in use or reserved, or the address is not one of this machine. Name another.",
     ),
     "clusters-missing": Slug(
         ExitStatus.USAGE,

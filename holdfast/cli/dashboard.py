@@ -64,7 +64,7 @@ def _of_folder(folder: Path | None, serving: "Serving") -> None:
 
     if folder is not None and not folder.is_dir():
         raise Error(
-            "path-unusable",
+            "usage",
             f"{folder} is not a folder",
             why="the page shows the jobs whose folders lie in it",
             help=f"ls -ld {folder}",

@@ -59,7 +59,7 @@ def application(fleet: Fleet, serving: Serving, links: Links | None) -> Guard:
 
 
 def serve(fleet: Fleet, serving: Serving, say: Callable[[str], None]) -> None:
-    """Until SIGINT or SIGTERM. Raises `Error` port-unusable."""
+    """Until SIGINT or SIGTERM. Raises `Error` address-unusable."""
     with closing(listening(serving)) as listener:
         asyncio.run(serve_on(listener, fleet, serving, say))
 
@@ -85,7 +85,7 @@ async def serve_on(
 
 
 def listening(serving: Serving) -> socket.socket:
-    """A socket there. Raises `Error` port-unusable."""
+    """A socket there. Raises `Error` address-unusable."""
     family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
     try:
         return socket.create_server((serving.host, serving.port), family=family, backlog=128)
@@ -94,7 +94,7 @@ def listening(serving: Serving) -> socket.socket:
         why = os.strerror(number) if number and number > 0 else str(error)
         taken = number == errno.EADDRINUSE
         raise Error(
-            "port-unusable",
+            "address-unusable",
             f"cannot listen on {serving.host}, port {serving.port}",
             why=why,
             help="holdfast dashboard --port 0   (any free port)" if taken else "ip address",
