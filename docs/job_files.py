@@ -50,4 +50,5 @@ FILES = (
         "`nan`, `inf` or `-inf`) has those that were logged. A step that was "
         "redone has a line for each attempt; the last one counts.",
     ),
+    ("metrics.jsonl.1", "agent of rank 0", "The part before, once that file has 128 MiB."),
 )

@@ -40,6 +40,11 @@ def read_plain(path: Path, limit: int = SMALL_BYTES) -> bytes:
         return file.read(limit)
 
 
+def part_before(path: Path) -> Path:
+    """Where a file that has become too large is kept, when it goes on as a new one."""
+    return path.with_name(f"{path.name}.1")
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable: a file that was made or renamed there."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,7 +1,8 @@
 """`metrics.jsonl`: one line a step, written by the agent that has rank 0, and the job's curve.
 
 Records come from the ring in rank 0's progress page, so the worker itself never touches the disk. A
-line is written whole or not at all; what a full disk refuses is dropped and counted.
+line is written whole or not at all; what a full disk refuses is dropped and counted. A file that
+has become too large goes on as a new one, and the part before is kept beside it, as with logs.
 
 JSON has no numbers that are not finite. Such a value is null, as is one that was not logged, and
 `not_finite` of the line has its name and what it is: `"nan"`, `"inf"` or `"-inf"`.
@@ -19,18 +20,21 @@ import msgspec
 
 from holdfast.agent.counters import MFU, RATE_NAMES
 from holdfast.agent.notes import note
+from holdfast.files import part_before
 from holdfast.history import CURVE, CurveFile, StepPoint
 from holdfast.page import StepRecord, spelled
 
+LIMIT_BYTES = 128 << 20  # 850,000 steps of seven numbers; twice that is kept
 BLOCK = 4096  # of the end of the file that is looked at together
 
 
 class MetricsFile:
     """The file, opened when the first step is done."""
 
-    def __init__(self, path: Path, *, draws: bool = True) -> None:
-        self._path, self._draws = path, draws
+    def __init__(self, path: Path, *, draws: bool = True, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._path, self._draws, self._limit_bytes = path, draws, limit_bytes
         self._fd = -1
+        self._attempt = 0
         self._lost_count = 0
         self._curve: CurveFile | None = None
         self._before: tuple[int, StepRecord] | None = None  # attempt, and its newest step
@@ -40,6 +44,9 @@ class MetricsFile:
         """Write these steps of an attempt; never raises because of the disk."""
         if not records:
             return
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._close()  # another agent may have gone on meanwhile, with a new file
         ahead_s = time.time() - time.monotonic()
         if self._draws:
             self._draw(attempt, records, ahead_s)
@@ -78,10 +85,26 @@ class MetricsFile:
         if self._fd < 0:
             self._fd = _open_at_line_start(self._path)
         size = os.fstat(self._fd).st_size
+        if size and size + len(lines) > self._limit_bytes:
+            self._begin_anew(size)
+            size = 0
         written = os.write(self._fd, lines)
         if written < len(lines):
             os.ftruncate(self._fd, size)
             raise OSError(28, "No space left on device")
+
+    def _begin_anew(self, size: int) -> None:
+        before = part_before(self._path)
+        drops = "; steps of the one before that are dropped" if before.exists() else ""
+        os.replace(self._path, before)
+        note(f"agent: metrics.jsonl: {size} bytes are kept as {before.name}{drops}")
+        self._close()
+        self._fd = _open_at_line_start(self._path)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _point(
@@ -128,11 +151,7 @@ def _spelled(value: object) -> object:
 def logged_steps(file: Path, after: int, through: int) -> dict[int, str]:
     """What rank 0 logged in these steps, the first time it did them; nothing where it is gone."""
     found: dict[int, str] = {}
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError:
-        return found
-    for line in lines:
+    for line in _lines(part_before(file)) + _lines(file):
         try:
             told = msgspec.json.decode(line)
             step, bad = told["step"], told.get("not_finite") or {}
@@ -142,6 +161,13 @@ def logged_steps(file: Path, after: int, through: int) -> dict[int, str]:
         if after < step <= through and words:
             found.setdefault(step, words)
     return found
+
+
+def _lines(file: Path) -> list[bytes]:
+    try:
+        return file.read_bytes().splitlines()
+    except OSError:
+        return []
 
 
 def _open_at_line_start(path: Path) -> int:

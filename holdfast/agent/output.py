@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.files import part_before
 from holdfast.log_times import LogTimes
 
 CHUNK_BYTES = 64 * 1024
@@ -93,7 +94,7 @@ class LogFile:
         self._size = os.fstat(self._fd).st_size
 
     def _rotate(self) -> None:
-        older = self._path.with_name(self._path.name + ".1")
+        older = part_before(self._path)
         os.replace(self._path, older)
         self._times.rotate(older)
         os.close(self._fd)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.files import open_plain
+from holdfast.files import open_plain, part_before
 from holdfast.log_times import begins
 
 TICK_S = 0.1
@@ -206,7 +206,7 @@ class Tail:
 def _first_part(path: Path, since: float | None) -> tuple[Path, int]:
     """Where to begin: the part that was rotated away, if there is one and its end is wanted, and
     the offset in it; reading goes on to the newer by itself."""
-    older = path.with_name(f"{path.name}.1")
+    older = part_before(path)
     if older.exists():
         offset = 0 if since is None else begins(older, since) or 0
         if since is None or offset < older.stat().st_size:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.tracking.points import read
+from holdfast.tracking.points import ReadPlace, read
 from holdfast.tracking.trackers import NotUsableError, TrackedRun, Tracker, opened
 
 LOOK_S = 1.0
@@ -30,6 +30,7 @@ class TrackerPlace(msgspec.Struct):
 
     offset: int = 0  # in the file
     step: int = -1  # newest that was sent
+    file: int = 0  # which one: `ReadPlace`
 
 
 class TrackerPlaces:
@@ -100,15 +101,17 @@ class TrackerFollowing:
     def _send_some(self) -> bool:
         """Whether there was something."""
         position = self._positions.of(self.name)
-        points, offset = read(self._metrics, position.offset)
-        if offset == position.offset:
+        before = ReadPlace(position.offset, position.file)
+        points, after = read(self._metrics, before)
+        if after == before:
             return False
         if self._tracker is None:
             run = TrackedRun(self._job, self._run, self._files, position.step)
             self._tracker = opened(self.name, run)
         self._tracker.send(points)
         self._positions.set(
-            self.name, TrackerPlace(offset, max(position.step, self._tracker.newest))
+            self.name,
+            TrackerPlace(after.offset, max(position.step, self._tracker.newest), after.file),
         )
         return True
 

@@ -46,31 +46,28 @@ class NotUsableError(Exception):
 class TensorBoard:
     """Event files. `newest` is below a step that is redone: its file then says to forget it.
 
-    All values of a step are one event, which takes a sixth of the time of one for each.
+    All values of a step are one event, which takes a sixth of the time of one for each. They are
+    written at once: a `SummaryWriter` hands them to a thread, and its `flush` does not wait for it.
     """
 
     def __init__(self, run: TrackedRun) -> None:
         self._folder = run.folder / "tensorboard" / run.job
         self.newest = run.told
-        self._writer: Any = None
+        self._file: Any = None
+        self._events = _module("tensorboardX.proto.event_pb2")
         self._tags: dict[str, str] = {}  # of names, as TensorBoard's package spells them
 
     def send(self, points: Sequence[TrackedStep]) -> None:
         """Append; begin a file that takes back what was written of a step that is redone."""
         for point in points:
-            if self._writer is None or point.step <= self.newest:
+            if self._file is None or point.step <= self.newest:
                 self._begin(point.step)
-            self._writer.file_writer.add_summary(self._summary(point), point.step, point.at)
+            event = self._events.Event(step=point.step, wall_time=point.at)
+            for name, value in point.values.items():
+                event.summary.value.add(tag=self._tag(name), simple_value=value)
+            self._file.write_event(event)
             self.newest = point.step
-        self._writer.flush()
-
-    def _summary(self, point: TrackedStep) -> Any:
-        kind = _module("tensorboardX.proto.summary_pb2").Summary
-        values = [
-            kind.Value(tag=self._tag(name), simple_value=value)
-            for name, value in point.values.items()
-        ]
-        return kind(value=values)
+        self._file.flush()
 
     def _tag(self, name: str) -> str:
         if name not in self._tags:
@@ -81,15 +78,17 @@ class TensorBoard:
     def _begin(self, step: int) -> None:
         self.close()
         unique = f".{time.time_ns()}"  # else all files of a second have the same name
-        self._writer = _module("tensorboardX").SummaryWriter(
-            str(self._folder), purge_step=step, filename_suffix=unique
-        )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        writer = _module("tensorboardX.event_file_writer").EventsWriter
+        self._file = writer(str(self._folder / "events"), unique)
+        begins = self._events.SessionLog(status=self._events.SessionLog.START)
+        self._file.write_event(self._events.Event(step=step, session_log=begins))
 
     def close(self) -> None:
         """Close the file."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class WandbLike:
@@ -166,7 +165,6 @@ def _module(name: str) -> Any:
 
 
 def _tensorboard(run: TrackedRun) -> Tracker:
-    _module("tensorboardX")  # whether it is there
     return TensorBoard(run)
 
 

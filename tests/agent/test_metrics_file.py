@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.metrics_file import BLOCK, MetricsFile
+from holdfast.agent.metrics_file import BLOCK, MetricsFile, logged_steps
 from holdfast.history import CURVE, read_curve
 from holdfast.page import StepRecord
 
@@ -70,3 +70,35 @@ def test_no_number_ends_an_agent(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "".join(capfd.readouterr()).count(CURVE) == 1, "said once"
     file.append(1, [StepRecord(2, 2.0, 0.5, 0.5, 8)])
     assert read_curve(tmp_path / CURVE).step == [1, 2]
+
+
+def test_a_file_that_is_too_large_goes_on_as_a_new_one_and_that_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path, draws=False, limit_bytes=300)
+    for step in range(1, 8):
+        file.append(1, [STEP._replace(step=step)])
+    parts = [path.with_name("metrics.jsonl.1"), path]
+    kept = [[json.loads(line)["step"] for line in part.read_text().splitlines()] for part in parts]
+    assert kept == [[4, 5, 6], [7]] and logged_steps(path, 0, 9).keys() == {4, 5, 6, 7}
+    said = "".join(capfd.readouterr())
+    assert said.count("kept as metrics.jsonl.1") == 2
+    assert said.count("steps of the one before that are dropped") == 1
+
+
+def test_a_line_that_is_larger_than_a_file_may_be_is_written_all_the_same(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl", draws=False, limit_bytes=10)
+    file.append(1, [STEP])
+    assert [one.name for one in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_with_another_attempt_it_writes_where_the_others_have_gone_on(tmp_path: Path) -> None:
+    """Rank 0 was on another node of this machine, whose agent began a new file."""
+    path = tmp_path / "metrics.jsonl"
+    one, other = (MetricsFile(path, draws=False, limit_bytes=300) for _ in range(2))
+    for step in range(1, 4):
+        one.append(1, [STEP._replace(step=step)])
+    other.append(2, [STEP._replace(step=4)])
+    one.append(3, [STEP._replace(step=5)])
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [4, 5]

@@ -16,12 +16,14 @@ from typing import Any, cast
 import pytest
 
 from holdfast.agent import processes
+from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.tracker_handle import TrackerHandle
+from holdfast.page import StepRecord
 from holdfast.spec import job_from_dict
 from holdfast.tracking import __main__ as process
 from holdfast.tracking import trackers
-from holdfast.tracking.points import TrackedStep, read
+from holdfast.tracking.points import ReadPlace, TrackedStep, read
 from holdfast.tracking.trackers import TrackedRun
 from tests.patience import PATIENCE_S, until
 
@@ -85,29 +87,66 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 # ── the file ──────────────────────────────────────────────────────────────────────────────────
 
 
+def test_what_was_sent_to_tensorboard_is_in_its_file_whatever_happens_next(tmp_path: Path) -> None:
+    """How far a tracker has come is noted after that: what is on the way then would be lost."""
+    board = trackers.opened("tensorboard", TrackedRun("gpt", "run1", tmp_path, -1))
+    steps = range(1, 41)
+    board.send([TrackedStep(step, 1000.0 + step, {"loss": float(step)}) for step in steps])
+    assert losses(tmp_path) == {step: float(step) for step in steps}
+    board.close()
+
+
 def test_lines_are_read_once_they_are_whole(tmp_path: Path) -> None:
     append(tmp_path, line(1), line(2)[:20])
-    points, offset = read(tmp_path / process.METRICS, 0)
-    assert [point.step for point in points] == [1] and offset == len(line(1))
+    points, place = read(tmp_path / process.METRICS, ReadPlace())
+    assert [point.step for point in points] == [1] and place.offset == len(line(1))
     append(tmp_path, line(2)[20:])
-    points, offset = read(tmp_path / process.METRICS, offset)
+    points, place = read(tmp_path / process.METRICS, place)
     assert [point.step for point in points] == [2]
-    assert read(tmp_path / process.METRICS, offset) == ([], offset)
+    assert read(tmp_path / process.METRICS, place) == ([], place)
 
 
 def test_what_is_no_number_is_left_out_and_garbage_harms_nobody(tmp_path: Path) -> None:
     named = {"lr": 0.1, "bad": None}
     append(tmp_path, line(1, metrics=named, loss=None), "{broken\n", "[]\n", "\0\n", line(2))
-    points, _ = read(tmp_path / process.METRICS, 0)
+    points, _ = read(tmp_path / process.METRICS, ReadPlace())
     assert points[0].values == {"lr": 0.1, "tokens": 8.0, "attempt": 1.0}
     assert [point.step for point in points] == [1, 2]
 
 
 def test_a_file_that_was_replaced_is_read_from_its_start(tmp_path: Path) -> None:
     append(tmp_path, line(1))
-    points, _ = read(tmp_path / process.METRICS, 10_000)
+    points, _ = read(tmp_path / process.METRICS, ReadPlace(10_000))
     assert [point.step for point in points] == [1]
-    assert read(tmp_path / "none", 5) == ([], 5)
+    assert read(tmp_path / "none", ReadPlace(5)) == ([], ReadPlace(5))
+
+
+@pytest.mark.parametrize("reads_every", [1, 2, 3, 7])
+def test_a_file_that_goes_on_as_a_new_one_is_read_on_without_a_gap(
+    tmp_path: Path, reads_every: int
+) -> None:
+    """A file of three lines, so two parts have the newest four to six steps: whoever looks that
+    often misses nothing, and whoever comes late gets what there is."""
+    path, place, found = tmp_path / process.METRICS, ReadPlace(), list[int]()
+    file = MetricsFile(path, draws=False, limit_bytes=3 * 120)
+    for step in range(100, 128):
+        file.append(1, [StepRecord(step, 1.0, 0.5, None, 8)])
+        if step % reads_every == 0:
+            while (after := read(path, place))[1] != place:
+                found += [point.step for point in after[0]]
+                place = after[1]
+    assert found == sorted(set(found)), "in order, none twice"
+    assert reads_every > 4 or found == list(range(found[0], found[-1] + 1))
+    assert found[-4:] == list(range(found[-1] - 3, found[-1] + 1))
+    assert sum(one.stat().st_size for one in tmp_path.iterdir()) <= 2 * 3 * 120
+
+
+def test_a_place_that_was_noted_without_its_file_is_one_in_the_newest(tmp_path: Path) -> None:
+    """As the version before this one did."""
+    append(tmp_path, line(1), line(2))
+    (tmp_path / f"{process.METRICS}.1").write_text(line(0))
+    points, _ = read(tmp_path / process.METRICS, ReadPlace(len(line(1))))
+    assert [point.step for point in points] == [2]
 
 
 # ── TensorBoard ───────────────────────────────────────────────────────────────────────────────
