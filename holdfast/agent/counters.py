@@ -29,6 +29,26 @@ class WorkDone(NamedTuple):
     data_wait_s: float = 0.0
     stall_s: float = 0.0
 
+    # both are called for each worker twenty times a second: written out, they take half as long
+
+    def or_more(self, other: "WorkDone") -> "WorkDone":
+        """Of each number the larger one."""
+        return WorkDone(
+            max(self.steps, other.steps),
+            max(self.tokens, other.tokens),
+            max(self.data_wait_s, other.data_wait_s),
+            max(self.stall_s, other.stall_s),
+        )
+
+    def with_new(self, now: "WorkDone", before: "WorkDone") -> "WorkDone":
+        """With what somebody has done between the two."""
+        return WorkDone(
+            self.steps + now.steps - before.steps,
+            self.tokens + now.tokens - before.tokens,
+            self.data_wait_s + now.data_wait_s - before.data_wait_s,
+            self.stall_s + now.stall_s - before.stall_s,
+        )
+
 
 NOTHING_DONE = WorkDone()
 
@@ -52,10 +72,9 @@ class NodeCounters:
         for worker in workers:
             done = _done(worker, counts_steps=worker.rank == first)
             known = self._known.get(worker.rank, NOTHING_DONE)
-            most = WorkDone(*map(max, known, done))
-            self._known[worker.rank] = most
-            new = (total + m - k for total, m, k in zip(self.total, most, known, strict=True))
-            self.total = WorkDone(*new)
+            if done != known:
+                self._known[worker.rank] = most = known.or_more(done)
+                self.total = self.total.with_new(most, known)
 
     def stepped(self, attempt: int, records: Sequence[StepRecord]) -> None:
         """Steps of rank 0, which is here, each once."""

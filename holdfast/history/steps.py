@@ -102,7 +102,7 @@ class CurveFile:
     def _put(self, point: StepPoint) -> None:
         if self._newest >= 0:
             self._close_buckets(self._newest, point.step)
-        values = tuple(NOTHING if v is None else v for v in point.values)
+        values = tuple(NOTHING if v is None else _clamped(v) for v in point.values)
         self._write(0, _Bucket(point.step, point.at, point.attempt, values, values, values))
         self._newest, self._furthest = point.step, max(self._furthest, point.step)
 
@@ -117,8 +117,7 @@ class CurveFile:
                 self._write(level, _summary(before // width, weighed))
 
     def _write(self, level: int, bucket: _Bucket) -> None:
-        values = map(_clamped, (*bucket.low, *bucket.high, *bucket.mean))
-        plain = PLAIN.pack(*bucket[:3], *values)
+        plain = PLAIN.pack(*bucket[:3], *bucket.low, *bucket.high, *bucket.mean)
         place = HEADER_BYTES + level * LEVEL_BYTES + bucket.number % RING * BUCKET.size
         os.pwrite(self._fd, plain + zlib.crc32(plain).to_bytes(4, "little"), place)
 
