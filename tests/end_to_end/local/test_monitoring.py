@@ -24,11 +24,10 @@ from holdfast.monitoring.dashboards import DASHBOARDS, queries_of
 from holdfast.monitoring.table import METRICS
 from tests.end_to_end.local.jobs import RunningJob, program
 from tests.monitoring.prometheus import prometheus
-from tests.more import long
 from tests.patience import PATIENCE_S
 from tests.warm import holdfast
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left"), prometheus, long]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left"), prometheus]
 
 AT_ONCE = AlertLimits(restarts=0, hold=0.0)
 SCRIPT = """
