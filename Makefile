@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UNUSED := /tests/|/transformers/models/|/ray/(data|rllib|serve|tune)/|/pip/|/mypy/
 
-.PHONY: setup demo test test-tools test-fast lint style gpu bench docs clean
+.PHONY: setup demo test test-tools test-fast trackers lint style gpu bench docs clean
 
 setup: $(STAMP)
 
@@ -71,6 +71,16 @@ FAST := controller detection diagnosis goodput shell spec tidy drivers/test_fenc
 
 test-fast: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' $(FAST:%=tests/%)
+
+# The packages of Weights & Biases, MLflow and Trackio themselves. They ask for other versions of
+# packages than the rest, so they have an environment of their own. Nothing leaves this machine.
+TRACKERS := build/trackers/bin/python
+
+trackers: setup
+	test -x $(TRACKERS) || $(BIN)/uv venv --quiet --python $(BIN)/python build/trackers
+	@$(FROM_PIP) $(BIN)/uv pip install --quiet --python $(TRACKERS) -e '.[track]' \
+	    wandb mlflow trackio hypothesis pytest pytest-timeout pytest-xdist
+	$(TRACKERS) -m pytest tests/tracking/test_real_trackers.py
 
 # With PYTHON=... that interpreter runs them as it is, and nothing is installed: it works where there
 # is no package index. REHEARSE=1 runs them on the CPU. See docs/measurements/README.md.

@@ -60,7 +60,7 @@ def test_a_gpu_is_named_once_and_what_says_nothing_is_left_out() -> None:
     assert look.ok and look.found == (
         "0000:00:06: GPU-9a1c2f64-0d3e-5b7a-8c21-4f6e7d8a9b0c; 36 °C, slows down at 89 °C; "
         "0.6 GiB used; 140.4 GiB of memory; PCIe 5, 16 of 16 lanes; "
-        "127 W; 15,825 J so far"
+        "14.3 GB/s sent over PCIe; 0.0 GB/s received over PCIe; 127 W; 15,825 J so far"
     )
 
 

@@ -1,6 +1,6 @@
 """The real packages, where they are installed: one run over two processes, each step once.
 
-They are none of our requirements, so mostly this is skipped: `pip install mlflow wandb trackio`.
+They are none of our requirements, so `make test` skips this; `make trackers` installs and runs it.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ def test_a_service_has_one_run_of_the_job_and_each_step_once(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
-    module = pytest.importorskip(name, reason=f"{name} is not installed")
+    module = pytest.importorskip(name, reason=f"{name} is not installed: make trackers")
     append(tmp_path, *(line(step) for step in range(1, 8)))
     track(tmp_path, name)
     append(tmp_path, *(line(step, attempt=2) for step in range(5, 10)))
