@@ -4,6 +4,7 @@ What a job has to be equal to is the same job without a fault. How long a restar
 by the job's own ledger, phase by phase.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -291,8 +292,7 @@ def test_a_warm_worker_holds_no_memory_of_the_gpu(
 
 def _with_a_context() -> list[int]:
     """Processes that hold memory of the GPU, as its driver counts them."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    nvml: Any = importlib.import_module("pynvml")
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    return [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]

@@ -116,7 +116,7 @@ def test_a_worker_on_a_gpu_is_replaced_and_its_groups_are_pytorchs_own(
     ends: tuple[socket.socket, ParkingPlace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(survival, "_ours", [])
-    plain = torch.distributed.distributed_c10d._new_process_group_helper  # type: ignore[attr-defined]
+    plain = torch.distributed.distributed_c10d._new_process_group_helper
     survival.install(ends[1], torch.device("cuda", 0))
     c10d: Any = torch.distributed.distributed_c10d
     assert c10d._new_process_group_helper is plain
