@@ -1,4 +1,4 @@
-"""`python -m holdfast.cli`: the same as `holdfast`, for where the script is not on the path."""
+"""`python -m holdfast.cli`, by which Holdfast starts itself: the same as `python -m holdfast`."""
 
 import sys
 

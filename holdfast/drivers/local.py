@@ -252,7 +252,7 @@ class LocalDriver:
         shell.decisions.observe = seen
         self._telemetry.begin()
         self._notifier.begin(say)
-        host.stop_at(signal.SIGINT, signal.SIGTERM)
+        host.stop_at(signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
         self._publish(await host.server.listen(self._engine.host))
         if self._job.monitoring.port is not None:

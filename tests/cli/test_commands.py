@@ -20,6 +20,11 @@ def test_version_says_the_version() -> None:
     assert json.loads(holdfast("version", "--json").stdout)["holdfast"] == package.__version__
 
 
+def test_python_m_holdfast_is_the_same_as_holdfast() -> None:
+    words = [sys.executable, "-m", "holdfast", "--version"]
+    assert subprocess.check_output(words, text=True) == holdfast("--version").stdout
+
+
 def test_help_lists_every_verb_and_nothing_hidden() -> None:
     text = holdfast("--help").stdout
     for verb in (

@@ -136,7 +136,7 @@ def test_a_stop_is_clean_and_the_exit_status_says_so(home: Path) -> None:
     assert job.incidents() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_to_the_job_stops_it(home: Path, number: int) -> None:
     job = endless(home)
     assert job.process is not None
