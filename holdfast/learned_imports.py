@@ -126,10 +126,10 @@ def _leave(learned: dict[str, list[str]], path: Path) -> None:
 # ── in a worker that waits ────────────────────────────────────────────────────────────────────
 
 
-def load_while_waiting(control: int) -> None:
+def load_while_waiting(control: int, imported: Callable[[], object] = lambda: None) -> None:
     """Import what was learned for these surroundings, once there is a list, until the rank comes:
     a list may name what the script has ceased to want. What fails is left to the script, which will
-    show it."""
+    show it. `imported` is called after each import."""
     path = Path(os.environ.get(FILE, "/"))
     while not path.is_file():
         if FILE not in os.environ or _has_come(control, LOOK_S):
@@ -140,6 +140,7 @@ def load_while_waiting(control: int) -> None:
                 return
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(name)
+            imported()
 
 
 def _with_what_follows(names: Iterable[str]) -> Iterator[str]:

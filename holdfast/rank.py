@@ -59,6 +59,10 @@ on_rank: list[Callable[[], object]] = []
 while_waiting: list[Callable[[int], object]] = []
 """Called when a worker begins to wait for its rank, with the socket on which that will come; the
 last one first."""
+looks_again: list[Callable[[FrameType], bool]] = []
+"""Whether whoever looks for the rank in this frame is made to look once more when it has come: then
+there is none for now, and nothing waits."""
+_LOOKUP = ("os", "collections.abc", "_collections_abc")  # modules between environ and who reads it
 _undo: list[Callable[[], object]] = []  # what `run_ahead` has set up
 _unsaid: list[str] = []
 _prepares = False  # what needs the rank is none of the script's lines
@@ -73,7 +77,9 @@ class _Waiting(os._Environ[str]):
 
     def __getitem__(self, name: str) -> str:
         if name in VARIABLES:
-            need(name)
+            frame = reader()
+            if not any(again(frame) for again in looks_again):
+                need(name)
         return os._Environ.__getitem__(self, name)  # by now a plain one
 
     def __setitem__(self, name: str, value: str) -> None:
@@ -85,6 +91,14 @@ class _Waiting(os._Environ[str]):
         if name in VARIABLES:
             need(name)
         os._Environ.__delitem__(self, name)
+
+
+def reader() -> FrameType:
+    """Where the environment is read, asked by its `__getitem__`."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__name__") in _LOOKUP:
+        frame = frame.f_back
+    return frame
 
 
 def run_ahead() -> None:

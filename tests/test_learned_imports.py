@@ -31,6 +31,18 @@ rank.while_waiting.append(learned_imports.load_while_waiting)
 rank.await_rank()
 print(os.environ["RANK"], *[name for name in {names!r} if name in sys.modules])
 """
+AS_A_WORKER = """
+import atexit
+from holdfast.agent import child, late_rank
+rank.while_waiting[-1] = child._load_ahead
+rank.on_rank.append(late_rank.settle)
+atexit.register(lambda: print(sys.modules["lib_notes"].rank_zero_only.rank))
+"""
+NOTES = """
+import os
+def rank_zero_only(): pass
+rank_zero_only.rank = getattr(rank_zero_only, "rank", int(os.environ.get("RANK", 0)))
+"""
 NAMES = ("lib_one", "lib_one.part", "lib_two", "lib_bad", "own")
 
 
@@ -43,6 +55,9 @@ def folder(tmp_path: Path) -> Path:
     (library / "lib_one" / "__init__.py").write_text("import own")
     (library / "lib_one" / "part.py").write_text("import os; RANK = os.environ.get('RANK')")
     (library / "lib_two.py").write_text("import os; SAW = os.environ.get('SEEN')")
+    (library / "lib_notes.py").write_text(NOTES)
+    mixed = "import lib_notes, os; RANK = os.environ.get('RANK')"
+    (library / "lib_mixed.py").write_text(mixed)
     bad = "import os, sys\nif 'HOLDFAST_CONTROL_FD' in os.environ: sys.exit('twice')"
     (library / "lib_bad.py").write_text(bad)
     (tmp_path / "own.py").write_text("")
@@ -121,6 +136,20 @@ def test_a_list_grows_and_one_that_is_damaged_is_none(folder: Path) -> None:
 def test_once_the_rank_has_come_the_script_imports_what_it_still_wants(folder: Path) -> None:
     train(folder, "import lib_one.part, lib_two")
     assert wait(folder) == ["1", "lib_one", "lib_one.part", "own"], "lib_two follows the rank"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("lib_notes, lib_two", ["lib_two"]),
+        ("lib_mixed, lib_two", []),  # which asks for the rank as well: lib_two follows it
+    ],
+)
+def test_a_library_that_only_notes_the_rank_is_not_waited_at_and_notes_it_later(
+    folder: Path, wanted: str, found: list[str]
+) -> None:
+    train(folder, f"import {wanted}")
+    assert wait(folder, AS_A_WORKER) == ["1", *found, "1"]
 
 
 def test_without_a_list_the_rank_is_waited_for(folder: Path) -> None:

@@ -71,7 +71,7 @@ def become(born: ForkedChild) -> None:
         case fork_protocol.ChildKind.RUN | fork_protocol.ChildKind.WAIT:
             if "control" in born.fds:
                 rank.run_ahead()
-                rank.while_waiting.append(learned_imports.load_while_waiting)
+                rank.while_waiting.append(_load_ahead)
                 if born.order.kind is fork_protocol.ChildKind.RUN:
                     rank.on_rank.append(partial(begin_in, os.getpid()))
     page = Page(page_fd) if page_fd is not None else None
@@ -96,6 +96,15 @@ def become(born: ForkedChild) -> None:
             begin()
         _enter_workdir(born.program)
         _run_to_the_end(born.program)
+
+
+def _load_ahead(control: int) -> None:
+    """Of what is imported, only that waits for the rank which cannot note it later."""
+    rank.looks_again.append(late_rank.is_noted)
+    try:
+        learned_imports.load_while_waiting(control, late_rank.hold_places)
+    finally:
+        rank.looks_again.clear()
 
 
 def _step_ended(count: int) -> None:

@@ -20,6 +20,7 @@ from holdfast import rank
 NOTES = "rank_zero_only"
 _LINE = f"{NOTES}.rank = getattr({NOTES}, "
 _lines: dict[str, str] = {}  # by the module: a line that is to be run again
+_unheld: set[str] = set()  # those that have no placeholder yet
 
 
 class LateRank:
@@ -63,6 +64,7 @@ def is_noted(frame: FrameType) -> bool:
     if frame.f_code.co_name != "<module>" or not line.startswith(_LINE):
         return False
     _lines[names["__name__"]] = line
+    _unheld.add(names["__name__"])
     return True
 
 
@@ -71,15 +73,19 @@ def hold_places() -> None:
     for noting in _noting():
         if not isinstance(noting.rank, LateRank):
             noting.rank = LateRank(noting)
+    _unheld.clear()
 
 
 def settle() -> None:
-    """There is a rank: note it as the libraries would have."""
+    """There is a rank: note it as the libraries would have; also in an import that goes on."""
     for module, line in _lines.items():
         noting: Any = getattr(sys.modules.get(module), NOTES, None)
-        if isinstance(getattr(noting, "rank", None), LateRank):
+        held = isinstance(getattr(noting, "rank", None), LateRank)
+        if held or (module in _unheld and hasattr(noting, "rank")):
             del noting.rank
             exec(line, vars(sys.modules[module]))
+    _lines.clear()
+    _unheld.clear()
 
 
 def _noting() -> list[Any]:

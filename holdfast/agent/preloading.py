@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 
 from holdfast import rank
 from holdfast.agent import fork_protocol, late_environment, late_rank, script_source
@@ -29,7 +29,6 @@ from holdfast.agent.script_source import Import
 
 # jemalloc, which pyarrow brings along, ends its own thread before a fork and starts it again.
 FORK_SAFE_THREADS = frozenset(("jemalloc_bg_thd",))
-_LOOKUP = ("os", "collections.abc", "_collections_abc")  # modules between environ and who reads it
 _INSTALLED = ("site-packages", "dist-packages")
 _LATER = {  # what it imports on the way to its first step
     "lightning": ("adlfs", "gcsfs", "s3fs"),
@@ -41,7 +40,7 @@ class _Watched(os._Environ[str]):
     """Notes who looks for the rank, and what was looked for that is not set."""
 
     def __getitem__(self, name: str) -> str:
-        if name in rank.VARIABLES and not late_rank.is_noted(reader := _reader()):
+        if name in rank.VARIABLES and not late_rank.is_noted(reader := rank.reader()):
             _looked_for_rank.add(str(reader.f_globals.get("__name__")).partition(".")[0])
         try:
             return super().__getitem__(name)
@@ -52,14 +51,6 @@ class _Watched(os._Environ[str]):
 
 _looked_for_rank: set[str] = set()  # packages
 _left_to_workers: set[str] = set()  # likewise
-
-
-def _reader() -> FrameType:
-    """Where the environment is read."""
-    frame = sys._getframe(2)
-    while frame.f_back and frame.f_globals.get("__name__") in _LOOKUP:
-        frame = frame.f_back
-    return frame
 
 
 @contextmanager
