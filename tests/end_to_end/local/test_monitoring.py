@@ -13,6 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ class Watcher:
                 result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
                 return result
         except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # it is still starting
+                raise
             raise AssertionError(f"{query}: {error.read().decode()}") from error
 
     def wait(self, query: str) -> list[dict[str, Any]]:

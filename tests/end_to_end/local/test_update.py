@@ -110,10 +110,10 @@ def test_the_commands_of_the_guide_do_what_it_says(
     job.start()
     monkeypatch.chdir(folder)
     wait_for(job, out / "1")
-    job.wait_until(lambda s: s.phase == "running", "it trains")
     commands = re.findall(r"^holdfast (update .*)$", GUIDE.read_text(), re.MULTILINE)
     here = [command for command in commands if "--on kubernetes" not in command]
     for command in here:
+        job.wait_until(lambda _: all(one.ended_at for one in job.incidents()), "it trains")
         attempt = job.status().attempt
         told = holdfast(*command.split(), "--json")
         assert told.returncode == 0, told.stderr
