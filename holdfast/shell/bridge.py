@@ -35,7 +35,6 @@ from holdfast.events import (
     Diagnosed,
     LastEntered,
     NodeJoined,
-    NodeLeft,
     NodeLost,
     NodeLostReason,
     NodeReady,
@@ -143,9 +142,6 @@ class Bridge:
                 return [*self._numbers.exited(fact), *self._before(fact, now), fact]
             case CheckpointFailed():
                 return [fact] if self._is_first(fact) else []
-            case NodeLeft():
-                # with it goes what only its pages knew
-                return [*(self._flushed(now) if self._state.phase in TRAINING else []), fact]
             case _:
                 return [fact]
 

@@ -17,14 +17,12 @@ from holdfast.events import (
     Milestone,
     MilestoneReached,
     NodeJoined,
-    NodeLeft,
     NodeLost,
     NodeLostReason,
     NodeReady,
     NumbersBroke,
     OrdersLost,
     Progress,
-    Progressed,
     Quantity,
     Store,
     Surveyed,
@@ -294,23 +292,6 @@ def test_progress_is_told_ahead_of_the_first_exit_and_of_the_first_failure_only(
     assert told(1, 0, step=10) == ["WorkerExited"]
     assert told(0, 1, step=11) == ["Progressed", "WorkerExited"]
     assert told(1, 1, step=12) == ["WorkerExited"]
-
-
-def test_progress_is_told_ahead_of_the_node_that_takes_its_pages_with_it() -> None:
-    """Or an incident would say that hardly a step was lost."""
-    controller = two_nodes_training()
-    bridge = Bridge(controller.state, 5.0, 1.0)
-
-    def told(node: str, step: int) -> list[AnyEvent]:
-        for owner, rank in (("a", 0), ("b", 1)):
-            look = msgspec.structs.replace(page(rank), progress=Progress(step=step))
-            bridge.report(Report(node=owner, attempt=1, workers=(look,)), 2.0)
-        return bridge.fact(node, NodeLeft(node=node), 2.0)
-
-    progressed, left = told("b", step=30)
-    assert isinstance(progressed, Progressed) and progressed.progress.step == 30
-    controller.handle(left, 2.0)
-    assert told("a", step=31) == [NodeLeft(node="a")], "once for all that leave"
 
 
 def test_a_node_of_which_a_former_controller_knew_more_stops_and_offers_a_fresh_store() -> None:
