@@ -141,7 +141,7 @@ class Cell:
         """Bytes of memory that have to be found for such a payload."""
         if payload_bytes <= self._room:
             return 0
-        return _pages(HEADER_BYTES + payload_bytes) - self._present_bytes()
+        return max(0, _pages(HEADER_BYTES + payload_bytes) - self._present_bytes())
 
     def _map(self, payload_bytes: int) -> None:
         length = _pages(HEADER_BYTES + payload_bytes)
@@ -300,8 +300,7 @@ class Arena:
         Raises `Error` (snapshot-too-large) where the machine lacks the memory for all of it.
         """
         wanted = {part: self._by_turn(part, slots) for part in sizes}
-        lacking = [cell.lacks(sizes[part]) for part, cells in wanted.items() for cell in cells]
-        _require(sum(max(0, lacks) for lacks in lacking))
+        _require(sum(cell.lacks(sizes[part]) for part, cells in wanted.items() for cell in cells))
         pool = ThreadPoolExecutor(1, thread_name_prefix="touch")
         for turn in zip(*wanted.values(), strict=True):
             for size, cell in sorted(zip(sizes.values(), turn, strict=True), key=lambda p: p[0]):

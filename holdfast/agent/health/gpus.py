@@ -46,15 +46,13 @@ class FieldReading(NamedTuple):
 
     kind: str
     field: str  # name of its number
-    words: str  # what it counts, for people; empty where that wraps every 4 GiB and says nothing
+    words: str  # what it counts, for people
     of: str = ""  # which of them, where several are one kind
     factor: int = 1
     all_links: bool = False
 
     def text(self, count: int) -> str:
         """So many of them, or billions where these are GB."""
-        if not self.words:
-            return ""
         number = f"{count / 1e9:,.1f}" if self.words.startswith("GB ") else f"{count:,}"
         return f"{number} {self.words}"
 

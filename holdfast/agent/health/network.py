@@ -71,9 +71,8 @@ def _link(one: Path, carrier: int) -> list[Reading]:
 
 
 def _lost(times: int) -> str:
-    return (
-        f"lost {'once' if times == 1 else f'{times} times'} since the start" if times else "stable"
-    )
+    often = "once" if times == 1 else f"{times} times"
+    return f"lost {often} since the start" if times else "stable"
 
 
 def _moved(kind: str, name: str, received: int | None, sent: int | None) -> list[Reading]:

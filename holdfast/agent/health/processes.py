@@ -83,8 +83,5 @@ class ClockSteps:
         """By how many seconds since the last look."""
         before, self._offset = self._offset, self._wall() - self._steady()
         jump_s = self._offset - before
-        return [
-            Reading(
-                "clock-jump", abs(jump_s), text=f"{jump_s:+.3f} s" if abs(jump_s) >= 0.0005 else ""
-            )
-        ]
+        text = f"{jump_s:+.3f} s" if abs(jump_s) >= 0.0005 else ""
+        return [Reading("clock-jump", abs(jump_s), text=text)]
