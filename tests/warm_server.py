@@ -48,6 +48,7 @@ def main() -> None:
     gc.disable()  # imports make many objects, and no garbage
     os.environ["OMP_NUM_THREADS"] = "1"  # libraries read it once, and threads outlive no `_fork`
     _import_all()
+    sys.path.pop(0)  # what -m put there: processes of ours are started with -P
     huge_pages.share()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(socket.socket(fileno=int(sys.argv[1])))

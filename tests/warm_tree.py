@@ -74,8 +74,8 @@ class Child(Forked):
     """What a process of ours starts."""
 
     def order(self, words: Any) -> dict[str, Any]:
-        """`python -m MODULE WORDS`, or `python -u FILE WORDS`."""
-        _, option, module = words[:3]
+        """`python -P -m MODULE WORDS`, or `python -u FILE WORDS`."""
+        _, option, module = (words := _without_safe_path(words))[:3]
         if option == "-u":
             script = [script_of(words[2:])]
             return {"module": SCRIPT, "is_main": False, "words": script, "tree": False}
@@ -87,7 +87,7 @@ class Child(Forked):
         return _server
 
     def _execute_child(self, words: Any, *how: Any) -> None:
-        python, option, what = (*words, "", "", "")[:3]
+        python, option, what = (*_without_safe_path(words), "", "", "")[:3]
         is_ours = (
             what in MODULES if option == "-m" else option == "-u" and what[:1] not in ("", "-")
         )
@@ -99,6 +99,11 @@ class Child(Forked):
             else:
                 return
         super(Forked, self)._execute_child(words, *how)  # type: ignore[misc]
+
+
+def _without_safe_path(words: Sequence[str]) -> list[str]:
+    """The server has no folder on `sys.path` that `-P` would keep away."""
+    return [*words[:1], *words[2 if list(words[1:2]) == ["-P"] else 1 :]]
 
 
 def script_of(words: Sequence[str]) -> str:

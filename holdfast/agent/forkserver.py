@@ -171,10 +171,9 @@ def _go_to(program: fork_protocol.Program) -> None:
         os.chdir(program.workdir)
     except OSError as error:
         note(f"forkserver: working folder: {error}")
-    if not sys.flags.safe_path:
-        sys.path.pop(0)  # what -m put there
-        if entry := program.path_entry():
-            sys.path.insert(0, entry)
+    entry = program.path_entry()
+    if entry and not os.environ.get("PYTHONSAFEPATH"):  # -P was for what we import ourselves
+        sys.path.insert(0, entry)
     sys.path[:] = map(program.located, sys.path)
 
 

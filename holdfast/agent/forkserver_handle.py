@@ -30,10 +30,10 @@ class ForkserverHandle:
         self._on_gone = on_gone
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = theirs.fileno()
-        command = [sys.executable, "-m", "holdfast.agent.forkserver", str(fd), str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "holdfast.agent.forkserver"]
         # Its own group: what kills the agent's whole group leaves it the moment to clean up.
         self._process = subprocess.Popen(
-            command,
+            [*command, str(fd), str(os.getpid())],
             env=dict(environment),
             pass_fds=[fd],
             stdin=subprocess.DEVNULL,

@@ -26,9 +26,9 @@ async def unfit(
     """Why this machine may not train; empty if it may. What is wrong on every machine alike is
     told as a warning. `only`: for all that this check tells."""
     folders = [nearest_folder(place.where) for place in places if place.own]
-    command = [sys.executable, "-m", "holdfast.checks", f"--only={only}", *dict.fromkeys(folders)]
+    command = [sys.executable, "-P", "-m", "holdfast.checks", f"--only={only}"]
     try:
-        said = await output_of(command, node, LONGEST_S)
+        said = await output_of([*command, *dict.fromkeys(folders)], node, LONGEST_S)
     except TimeoutError:
         return f"its checks timed out after {LONGEST_S:g} s"
     return _judged(said, node, tell)

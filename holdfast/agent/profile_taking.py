@@ -143,7 +143,7 @@ class ProfileTaking:
             node=self._name,
             notes=notes,
         )
-        program = [sys.executable, "-m", "holdfast.agent.read_trace"]
+        program = [sys.executable, "-P", "-m", "holdfast.agent.read_trace"]
         text = msgspec.json.encode(wanted).decode()
         try:
             told = await output_of([*program, text], self._parts.node, READ_S)

@@ -31,7 +31,7 @@ def accompany(environ: Mapping[str, str]) -> None:
     if not environ.get(COMMAND):
         return
     bare = {name: value for name, value in environ.items() if name != COMMAND}
-    agent = subprocess.Popen([sys.executable, "-m", "holdfast.cli", "agent"], env=bare).pid
+    agent = subprocess.Popen([sys.executable, "-P", "-m", "holdfast.cli", "agent"], env=bare).pid
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, lambda number, _: processes.signal_one(agent, number))
     os._exit(_beside(agent, environ))

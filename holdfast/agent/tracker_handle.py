@@ -85,7 +85,7 @@ class TrackerHandle:
         own = {name: value for name, value in self._environment.items() if name != NODE}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.tracking", *words],
+                [sys.executable, "-P", "-m", "holdfast.tracking", *words],
                 env=own,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,  # packages greet there; what goes wrong is on stderr

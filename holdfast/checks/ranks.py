@@ -42,7 +42,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-check-") as folder:
         meet = os.path.join(folder, "meet")
-        command = [sys.executable, "-m", "holdfast.checks.ranks", sys.argv[1]]
+        command = [sys.executable, "-P", "-m", "holdfast.checks.ranks", sys.argv[1]]
         with subprocess.Popen(command, env={**os.environ, MEET: meet}, stdout=sys.stderr):
             _take_part(0, meet, told.bytes)
 

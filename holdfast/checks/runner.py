@@ -22,7 +22,7 @@ REPEAT = "run `holdfast check` again; a machine that fails twice should not trai
 
 def run(group: CheckGroup) -> list[CheckResult]:
     """The result of each check of the group."""
-    command = [sys.executable, "-m", group.module, msgspec.json.encode(group.order).decode()]
+    command = [sys.executable, "-P", "-m", group.module, msgspec.json.encode(group.order).decode()]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},

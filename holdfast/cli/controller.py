@@ -113,7 +113,7 @@ def launch(folder: Path, lock: int | None) -> int:
 
 
 def _start(folder: Path, lock: int | None) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-m", "holdfast.cli", "controller", str(folder)]
+    words = [sys.executable, "-P", "-m", "holdfast.cli", "controller", str(folder)]
     flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK  # it may be a pipe by now
     log = os.open(folder / "controller.log", flags, 0o600)
     try:

@@ -109,7 +109,7 @@ def run(what: RepeatedStep, name: str, nodes: Sequence[str]) -> Ran:
 
 def _wait(file: Path, environment: dict[str, str], output: Path) -> None:
     """Run the copy until it ends. Whoever interrupts us waits until nothing of it is left."""
-    command = [sys.executable, "-m", "holdfast.cli", "run", str(file)]
+    command = [sys.executable, "-P", "-m", "holdfast.cli", "run", str(file)]
     with output.open("wb") as out:
         ran = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out

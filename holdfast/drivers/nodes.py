@@ -15,11 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.files import read_plain
+from holdfast.files import open_plain, read_plain
 
 NODE_VARIABLE = "HOLDFAST_NODE"
 FOLDER_VARIABLE = "HOLDFAST_JOB_DIR"
 NAMES_VARIABLE = "HOLDFAST_NODE_NAMES"  # of the first nodes of a job, where these stand for others
+TAIL_BYTES = 4096  # of a log, in which its last line is looked for
+LINE_CHARS = 300
 
 
 class KnownNode(msgspec.Struct, frozen=True):
@@ -60,12 +62,20 @@ def new_names(folder: Path, count: int) -> list[str]:
 class AgentProcess:
     """One agent on this machine, watched until it ends."""
 
-    def __init__(self, node: str, name: str, pid: int, child: "subprocess.Popen[bytes] | None"):
+    def __init__(
+        self,
+        node: str,
+        name: str,
+        pid: int,
+        child: "subprocess.Popen[bytes] | None",
+        log: Path | None = None,
+    ):
         self.node = node
         self.name = name
         self.pid = pid
         self.ended = asyncio.Event()
         self._child = child
+        self._log = log
 
     @property
     def ours(self) -> bool:
@@ -93,23 +103,39 @@ class AgentProcess:
 
     def _finish(self, on_end: Callable[["AgentProcess", str], None]) -> None:
         self.ended.set()
-        on_end(self, ended_words(self._child.wait() if self._child else None))
+        on_end(self, ended_words(self._child.wait() if self._child else None, self._log))
 
 
-def ended_words(status: int | None) -> str:
-    """How an agent ended, from the status of its process if that is known."""
+def ended_words(status: int | None, log: Path | None = None) -> str:
+    """How an agent ended, from the status of its process if that is known; where it failed by
+    itself, with the last line of its log."""
     if status is None:
         return "its agent process ended"
     if status < 0:
         return f"its agent process was killed by {signal.Signals(-status).name}"
-    return f"its agent process ended with status {status}"
+    said = _last_line(log) if status and log else ""
+    return f"its agent process ended with status {status}{': ' if said else ''}{said}"
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with open_plain(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((said[:LINE_CHARS] for line in reversed(lines) if (said := line.strip())), "")
 
 
 def start_agent(folder: Path, name: str) -> AgentProcess:
     """Start a new node. It lives in a session of its own and does not end with us."""
     node = new_node(name)
     child = spawn_agent(folder, node, name, [], os.environ)
-    return AgentProcess(node, name, child.pid, child)
+    return AgentProcess(node, name, child.pid, child, log_of(folder, name))
+
+
+def log_of(folder: Path, name: str) -> Path:
+    return folder / "nodes" / name / "agent.log"
 
 
 def new_node(name: str) -> str:
@@ -121,10 +147,10 @@ def spawn_agent(
     folder: Path, node: str, name: str, options: Sequence[str], environ: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
     """The process of an agent, with its log. Raises `OSError`."""
-    home = folder / "nodes" / name
-    home.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "holdfast.agent", "--job-dir", str(folder)]
-    with (home / "agent.log").open("ab") as log:
+    path = log_of(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-P", "-m", "holdfast.agent", "--job-dir", str(folder)]
+    with path.open("ab") as log:
         return subprocess.Popen(
             [*command, "--node", node, "--name", name, *options],
             stdin=subprocess.DEVNULL,

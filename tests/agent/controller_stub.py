@@ -270,7 +270,7 @@ class AgentProcess:
             }
             module = "holdfast.agent"
             self.process = (
-                subprocess.Popen([sys.executable, "-m", module, *words], **how)
+                subprocess.Popen([sys.executable, "-P", "-m", module, *words], **how)
                 if fresh
                 else Module(module, words, **how)
             )

@@ -407,7 +407,8 @@ def test_a_preload_that_leaves_a_thread_is_done_without(node: Node, home: Path) 
 
 def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "holdfast.agent.forkserver", str(theirs.fileno())]
+    module = "holdfast.agent.forkserver"
+    command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
     with subprocess.Popen(
         [*command, str(os.getpid())], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True
     ) as process:

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.tidy.source import ROOT, Source, sources
+from tests.tidy.source import ROOT, Source, package, sources
 
 PLACES = (f"{ROOT}/", f"{Path.home()}/", tempfile.gettempdir() + "/pytest-")  # of this machine
 SLEEPS = frozenset(("time.sleep", "sleep", "asyncio.sleep", "anyio.sleep"))
@@ -74,3 +74,16 @@ def _name(requirement: str) -> str:
     found = re.match(r"[A-Za-z0-9_.-]+", requirement)
     assert found is not None
     return found[0].lower().replace("_", "-")
+
+
+def test_no_process_of_ours_imports_what_lies_in_somebodys_working_folder() -> None:
+    """`-m` alone puts that folder before Python's library: a queue.py there would end an agent."""
+    started = [
+        f"{source}:{words.lineno}"
+        for source in package()
+        for words in [*source.all(ast.List), *source.all(ast.Tuple)]
+        if isinstance(words, ast.List | ast.Tuple)
+        if [ast.unparse(word) for word in words.elts[:2]] == ["sys.executable", "'-m'"]
+        and ast.unparse(words.elts[2]) != "job.module or ''"
+    ]
+    assert not started

@@ -80,7 +80,7 @@ class DatasetsHandle:
     async def _one_process(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        command = [sys.executable, "-m", "holdfast.agent.datasets"]
+        command = [sys.executable, "-P", "-m", "holdfast.agent.datasets"]
         process = subprocess.Popen(
             [*command, str(theirs.fileno()), str(os.getpid())],
             env=dict(self._environment),

@@ -148,7 +148,7 @@ def _mpirun(wish: Wish, seat: meeting.Seat, nodes: dict[int, str], per_node: int
     folder = Path(tempfile.mkdtemp(prefix="mpi-", dir=os.environ.get("HOLDFAST_JOB_DIR")))
     separator = " slots=" if wish.implementation == "OpenMPI" else ":"
     (folder / "hosts").write_text("".join(f"{host}{separator}{per_node}\n" for host in hosts))
-    rank = (sys.executable, "-m", mpi_rank.__name__)
+    rank = (sys.executable, "-P", "-m", mpi_rank.__name__)
     shared = len({address.rpartition(":")[0] for address in hosts.values()}) < len(hosts)
     given = _options(wish, folder, shared=shared)
     command = [name, *given, *wish.options, "-np", str(seat.size), *rank, *wish.program]

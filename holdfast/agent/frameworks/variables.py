@@ -37,7 +37,8 @@ def by_mpirun(job: Job, script: str | None, args: tuple[str, ...]) -> tuple[str,
         (sys.executable, script) if script is not None else (sys.executable, "-m", job.module or "")
     )
     options = (job.mpi.implementation, *job.mpi.options)
-    return (sys.executable, "-m", "holdfast.agent.frameworks.mpi", *options, "--", *program, *args)
+    start = (sys.executable, "-P", "-m", "holdfast.agent.frameworks.mpi")
+    return (*start, *options, "--", *program, *args)
 
 
 def from_meeting(

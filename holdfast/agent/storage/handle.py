@@ -56,7 +56,7 @@ class StorageHandle:
             *self._setup.arenas,
             *self._setup.storage_pages,
         ]
-        command = [sys.executable, "-m", "holdfast.agent.storage"]
+        command = [sys.executable, "-P", "-m", "holdfast.agent.storage"]
         self._process = subprocess.Popen(
             [*command, str(theirs.fileno()), str(os.getpid())],
             env=dict(self._environment),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from holdfast.agent.interfaces import socket_variables
 from holdfast.drivers.fencing import Fenced, fence_nodes
-from holdfast.drivers.nodes import ended_words, spawn_agent
+from holdfast.drivers.nodes import ended_words, log_of, spawn_agent
 
 AFTER_S = 60.0  # for a controller to ask how the agent ended; then the actor goes, too
 OF_RAY = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS")  # of a process of Ray's own
@@ -67,7 +67,7 @@ class AgentActor:
     def wait(self) -> str:
         """How the agent ended."""
         assert self._child is not None, "nobody has started it"
-        how = ended_words(self._child.wait())
+        how = ended_words(self._child.wait(), log_of(self._folder, self._name))
         threading.Thread(target=_go_later, daemon=True).start()
         return how
 

@@ -65,8 +65,8 @@ def test_an_mpi_program_is_started_by_mpirun() -> None:
          "mpi": {"implementation": "MPICH", "options": ["-verbose"]}}
     )  # fmt: skip
     command = environment.program_of(job).command
-    assert command[2:6] == ("holdfast.agent.frameworks.mpi", "MPICH", "-verbose", "--")
-    assert command[7:] == ("a.py", "-x")
+    assert command[3:7] == ("holdfast.agent.frameworks.mpi", "MPICH", "-verbose", "--")
+    assert command[8:] == ("a.py", "-x")
     assert environment.kinds_of(job, instrumented=True) == (ChildKind.EXEC, None)
 
 
