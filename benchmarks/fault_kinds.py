@@ -73,6 +73,7 @@ KINDS: dict[str, Kind] = {
         ("disk-full",), has_rank=False, steps=250, fact=CheckpointFailed, outside=True, needs=MOUNTS
     ),
     "partition": _only_outside("partition")._replace(needs=NETWORK, steps=200),
+    "machine stopped": _only_outside("machine stopped"),
     "XID": Kind(("hardware-fault",), has_rank=False, outside=True),
     "connection cut": _only_outside("connection cut"),
     "agent killed": _only_outside("agent killed"),

@@ -120,7 +120,7 @@ class Milestone(StrEnum):
 class NodeLostReason(StrEnum):
     """How a node was found to be gone."""
 
-    SILENT = "silent"  # no heartbeat within recovery.heartbeat_timeout_s
+    SILENT = "silent"  # no heartbeat in time, or a machine that acknowledges nothing
     PROCESS = "process"  # the engine says it is dead: agent process or pod gone
     STUCK = "stuck"  # given up before, and a process of it cannot be killed
 

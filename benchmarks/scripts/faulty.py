@@ -229,6 +229,7 @@ HARM: dict[str, Callable[[], object]] = {
     "slow disk": move_to_slow_disk,
     "checkpoint disk full": lambda: None,
     "partition": lambda: time.sleep(0.5),
+    "machine stopped": lambda: time.sleep(0.5),
     "XID": lambda: time.sleep(3),
     "connection cut": lambda: time.sleep(3),
     "agent killed": lambda: time.sleep(3),

@@ -20,10 +20,11 @@ from typing import NamedTuple
 import psutil
 
 from holdfast.drivers import client
+from holdfast.drivers.chaos_machine import StoppedMachine
 from holdfast.drivers.chaos_network import Partition
 from holdfast.drivers.fencing import Search
 from holdfast.drivers.nodes import KnownNode, known_nodes
-from holdfast.drivers.records import load_job
+from holdfast.drivers.records import load_job, read_address
 from holdfast.errors import Error
 from holdfast.status import NodeStatus
 
@@ -182,6 +183,15 @@ def _part(victim: Victim) -> Undo:
     return Partition(here, node_of.keys() - here).heal
 
 
+def _stop_machine(victim: Victim) -> Undo:
+    """Of all that the node has, as the other nodes and the controller see it."""
+    node_of = Search(victim.folder, {victim.node.node}).processes()
+    here = {pid for pid, node in node_of.items() if node == victim.node.node}
+    controller = read_address(victim.folder)
+    ours = {controller.pid} if controller is not None else set[int]()
+    return StoppedMachine(here, (node_of.keys() - here) | ours).go_on
+
+
 def _fill(place: Path) -> Undo:
     """Take all the room that is left."""
     room = os.statvfs(place)
@@ -260,6 +270,13 @@ FAULTS: dict[str, ChaosFault] = {
         "the node of a worker and the other nodes cannot reach each other (`ip rule`)",
         ("hang", "peer-lost", "environment"),
         _part,
+        has_rank=False,
+        lasts=True,
+    ),
+    "machine stopped": ChaosFault(
+        "every process of a node is stopped, and nothing that is sent to it is acknowledged",
+        ("node-lost",),
+        _stop_machine,
         has_rank=False,
         lasts=True,
     ),

@@ -190,6 +190,12 @@ class Bridge:
         """Nodes of which no sign of life was told in time."""
         return [node for node, _ in self._liveness.silent(now, self._timeout_s)]
 
+    def unreachable(self, node: str, silent_s: float, now: float) -> list[AnyEvent]:
+        """It is silent, and its machine answers nothing either."""
+        self._liveness.forget(node)
+        why = f"{_silence(silent_s)}, and its machine acknowledges nothing that is sent to it"
+        return [*self._flushed(now), _lost(node, NodeLostReason.SILENT, why, silent_s)]
+
     def tick(self, now: float) -> list[AnyEvent]:
         """Nodes that are silent, stay away, or do not obey. Each is named once."""
         late: list[NodeLost] = []

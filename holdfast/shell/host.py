@@ -21,8 +21,9 @@ from holdfast.shell.server import Server
 from holdfast.shell.shell import Shell
 from holdfast.shell.supervision import keep_running
 
-LOOK_S = 0.25  # between two looks for silence
+LOOK_S = 0.1  # between two looks for silence
 COLLECT = (10_000, 10, 50)  # thresholds of the garbage collector, see `Host.run`
+SOON_S = 0.05  # the same, while somebody has been asked and has not answered
 LATE_S = 1.0  # so late a look blames nobody: many short stops are as long as a long one
 TURN_S = 0.05  # the shell works so long at most, then connections have their turn
 
@@ -158,7 +159,7 @@ class Host:
 
     async def _look_again_and_again(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SOON_S if self.shell.nodes.asking.in_doubt else LOOK_S)
             self._look()
 
     def _look(self) -> None:

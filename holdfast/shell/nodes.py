@@ -28,6 +28,7 @@ from holdfast.messages import (
     ToAgent,
     Welcome,
 )
+from holdfast.shell.asking import AskedWire, Asking
 from holdfast.shell.bridge import Bridge
 
 LOOK_S = 1.0  # between two looks at a node that is not silent
@@ -44,12 +45,8 @@ FIRST_WAIT_S = 10.0  # for the first of them, doubling with each controller that
 LATE = 0.375  # of that time: one sign of life is overdue, so it is not known yet what they are
 
 
-class Wire(Protocol):
+class Wire(AskedWire, Protocol):
     """One connection to an agent. Nothing here waits."""
-
-    @property
-    def heard_at(self) -> float:
-        """When anything last arrived, by the shell's clock."""
 
     def send(self, message: ToAgent | Question) -> None:
         """Queue this, unless the connection is closed."""
@@ -95,6 +92,7 @@ class NodeLives:
         self._state, self._timeout_s, self._term, self._clock = state, timeout_s, term, clock
         self._put, self._changed = put, changed
         self.bridge = Bridge(state, timeout_s, clock(), term)
+        self.asking = Asking(timeout_s, state.wanted)
         self._nodes: dict[str, _Node] = {}
         self._looked: dict[str, float] = {}  # connected nodes, the longest not looked at first
         self._ever_expected: set[str] = set()
@@ -204,6 +202,16 @@ class NodeLives:
         for node in dict.fromkeys([*(node for node, _ in due), *silent]):
             self._look_at(node, now)
         self._put(self.bridge.tick(now), None)
+        for node in self.asking.look(self._wires(), now):
+            self._put(self.bridge.unreachable(node, now - self._nodes[node].heard_at, now), None)
+
+    def _wires(self) -> dict[str, Wire]:
+        """Of nodes that are not given up."""
+        return {
+            node: known.wire
+            for node, known in self._nodes.items()
+            if known.wire is not None and node not in self._state.lost
+        }
 
     def cut_off(self, near: Callable[[str], bool], now: float) -> bool | None:
         """Whether it is likely that we are cut off from the nodes on other machines: all of them,
@@ -286,6 +294,7 @@ class NodeLives:
         for node, known in self._nodes.items():
             self._pass_on(node, known)
         self.bridge.forgive(now, late_s, silent_s)
+        self.asking.forgive()
         for known in self._nodes.values():
             known.heard_at = min(now, known.heard_at + silent_s)
         return silent_s

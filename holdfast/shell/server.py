@@ -28,6 +28,7 @@ from websockets.server import ServerProtocol
 
 from holdfast import tls
 from holdfast.compiled_code import CompiledHere
+from holdfast.detection.answers import TcpState
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
@@ -52,6 +53,7 @@ from holdfast.messages import (
     VersionPrepared,
 )
 from holdfast.profiles import ProfileTaken, TracePart
+from holdfast.shell import kernel_answers
 from holdfast.shell.nodes import Wire
 from holdfast.shell.outbox import Outbox
 
@@ -66,6 +68,7 @@ SILENT_S = 10  # after this time the kernel gives up what the other end does not
 
 PULSE = b"\x8a\x80"  # how a pong without content begins, before its mask
 PULSE_BYTES = 6
+PING = b"\x89\x00"  # a ping without content; it is answered by such a pong
 MESSAGE = 0x82  # how a frame begins that is a whole binary message
 REPORT = b"\xa4type\xa6Report"  # how a report begins, after the byte with the count of its fields
 NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # by the decoder
@@ -150,10 +153,13 @@ class Server:
         await asyncio.gather(*closings)
         await self._server.wait_closed()
 
-    def admits(self, request: Request) -> bool:
-        """Whether it carries the token, once."""
+    def answer(self, protocol: ServerProtocol, request: Request) -> Response:
+        """It is accepted if it carries the token, once."""
         given = request.headers.get_all("Authorization")  # `get` raises where there are two
-        return len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
+        if len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected):
+            return protocol.accept(request)
+        status = http.HTTPStatus.UNAUTHORIZED
+        return protocol.reject(status, "bearer token missing or wrong\n")
 
     def framed(self, message: ToAgent | Question | ToClient) -> bytes:
         """Its bytes, in one frame; what goes to everybody is encoded once."""
@@ -220,7 +226,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of any length."""
         self.heard_at = self._server.clock()
-        messages = only_messages(data) if self._is_between_messages else None
+        between = self._left == 0 and not self._parts and self._protocol.state is Stage.OPEN
+        messages = only_messages(data) if between else None
         if messages == []:
             return
         try:
@@ -236,10 +243,6 @@ class Connection(asyncio.Protocol):
                 self._close(CloseCode.INVALID_DATA, str(error))
         self._flush()
         self._server.after()
-
-    @property
-    def _is_between_messages(self) -> bool:
-        return self._left == 0 and not self._parts and self._protocol.state is Stage.OPEN
 
     def eof_received(self) -> None:
         """The other end sends nothing more."""
@@ -265,6 +268,22 @@ class Connection(asyncio.Protocol):
             data = self._server.framed(message)
             self._sent_bytes += len(data)
             self._transport.write(data)
+
+    def ask(self) -> None:
+        """Send a ping, unless something waits to be sent anyway, or the connection is closed."""
+        transport = self._transport
+        if self._protocol.state is not Stage.OPEN or transport is None:
+            return
+        if not transport.get_write_buffer_size():
+            self._sent_bytes += len(PING)
+            transport.write(PING)
+
+    def tcp_state(self) -> TcpState | None:
+        """What our kernel knows of what was sent and answered."""
+        if self._transport is None:
+            return None
+        connection = self._transport.get_extra_info("socket")
+        return kernel_answers.tcp_state(connection, self._server.clock())
 
     def overdue(self, now: float) -> str:
         """Why it is to be closed because the other end takes nothing; empty if it is not."""
@@ -323,14 +342,8 @@ class Connection(asyncio.Protocol):
                 self.abort("it did not wait for the answer to its request")
                 return
             elif isinstance(event, Request):
-                self._protocol.send_response(self._answer(event))
+                self._protocol.send_response(self._server.answer(self._protocol, event))
                 self._left = 0
-
-    def _answer(self, request: Request) -> Response:
-        if self._server.admits(request):
-            return self._protocol.accept(request)
-        status = http.HTTPStatus.UNAUTHORIZED
-        return self._protocol.reject(status, "bearer token missing or wrong\n")
 
     def _frame(self, frame: Frame) -> None:
         match frame.opcode:
@@ -491,6 +504,7 @@ def _let_the_kernel_watch(connection: socket.socket | None) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1_000 * SILENT_S)
+    kernel_answers.repeat_evenly(connection)
 
 
 def _bytes(header: str) -> bytes:

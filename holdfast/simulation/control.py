@@ -406,6 +406,8 @@ class Control:
     def falls_silent(self) -> None:
         """From now on something may not be heard."""
         self.look_in(self._timeout_s)
+        if "blackouts" in self._env.hardship.rates:
+            self.look_in(self.shell.nodes.asking.after_s)
 
     def look_in(self, wait_s: float) -> None:
         """Look for silence after this time; in between there is nothing to see."""
@@ -427,6 +429,8 @@ class Control:
         self.hear(lambda: self.duties["look"].do(self.shell.look))
         if self.alive and self._site.slows(self.state):
             self.look_in(EVERY_S * SOON)
+        if self.alive and self.shell.nodes.asking.goes_on:
+            self.look_in(0.0)
         quiet = self.state.nodes.keys() - {a.node for a in self._site.living() if self._hears(a)}
         if quiet and not self._looks and self.alive:
             self.look_in(self._timeout_s / 2)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
+from holdfast.detection.answers import DARK
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.fair_updates import KIND, KINDS
@@ -23,6 +24,7 @@ LAG_S = (0.2, 3.0)
 TIMES_SLOW = (1.2, 4.0)
 SHORT_STALL_S = 10.0  # of the network: a look that began in it is not taken for a hang, as a rule
 BAD_FOR_S = 1e6  # until somebody stops it
+PAUSE = 0.5  # of the time after which who is silent is lost, a process is stopped at most
 SAVED_STEP = 10**9
 CONDITIONS = (
     ("xid-79", Severity.FATAL),
@@ -324,6 +326,28 @@ def _link_stalls(world: "World") -> None:
         world.env.after(for_s, wire.flow)
 
 
+def _blackouts(world: "World") -> None:
+    """A link that is switched over carries nothing; one that takes long is taken for a dead one."""
+    wire = _some_wire(world)
+    if wire is not None:
+        short_s = DARK * world.hardship.heartbeat_timeout_s
+        short = world.env.dice.random() < 0.5
+        for_s = short_s * (world.env.between(0.5, 1.0) if short else world.env.between(1.0, 4.0))
+        if for_s > short_s:
+            wire.agent.in_trouble(for_s + 30.0)
+        wire.stall(up=True, down=True)
+        world.env.after(for_s, wire.flow)
+
+
+def _pauses(world: "World") -> None:
+    """An agent is stopped, or starved, and its machine is well."""
+    agent = _some_agent(world)
+    if agent is not None and not agent.frozen:
+        for_s = PAUSE * world.hardship.heartbeat_timeout_s
+        agent.freeze()
+        world.env.after(world.env.between(0.1, for_s), agent.wake)
+
+
 def _half_opens(world: "World") -> None:
     wire = _some_wire(world)
     if wire is not None:
@@ -508,6 +532,8 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "controller_stalls": _controller_stalls,
     "link_stalls": _link_stalls,
     "half_opens": _half_opens,
+    "blackouts": _blackouts,
+    "pauses": _pauses,
     "link_tears": _link_tears,
     "link_lags": _link_lags,
     "duty_deaths": _duty_deaths,

@@ -52,6 +52,8 @@ RATES: dict[str, tuple[float, float]] = {
     "bad_images": (0.5, 6),  # for a while no new node becomes ready: each dies at its start
     "image_updates": (2, 12),  # somebody wants another image, of which some do not work
     "mass_freezes": (0.5, 6),  # every agent stands still at once, for what they share
+    "blackouts": (4, 100),  # for seconds a connection carries nothing, as its kernel knows
+    "pauses": (4, 100),  # an agent is stopped for seconds, and its machine acknowledges
     "refusals": (1, 10),  # for some time the folder that all nodes share takes no files
 }
 """Times a day, lowest and highest, where it is on at all."""
@@ -87,6 +89,8 @@ IMAGES = {kind: RATES[kind] for kind in ("bad_images",)}
 """The same."""
 ROLLOUTS = {kind: RATES[kind] for kind in ("image_updates",)}
 """The same, of clusters."""
+DARKNESS = {kind: RATES[kind] for kind in ("blackouts", "pauses")}
+"""The same, both in the same worlds: whose machine answers nothing is lost sooner there."""
 OF_CHECKS = {kind: RATES[kind] for kind in ("shared_faults", "disk_faults", "refusals")}
 """The same, in all worlds in which machines are checked."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
@@ -99,6 +103,7 @@ FROZEN = 0.08  # share of worlds in which all agents stand still now and then
 UPDATED = 0.08  # share of worlds in which somebody updates the job
 GROUPED = 0.08  # share of worlds with machines that are bad only in a group
 POISONED = 0.08  # share of worlds with bad batches, which may be left out
+DARKENED = 0.1  # share of worlds in which kernels tell who answers, and links fail for seconds
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
 HANG_TIMEOUT_S = 600.0
@@ -144,6 +149,7 @@ LATE = (
     | FREEZES
     | IMAGES
     | ROLLOUTS
+    | DARKNESS
 )
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES | LATE_NODES}
@@ -181,7 +187,7 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
         """Whether everything that is sent is heard within a second."""
         slow = self.shares.keys() & {"late_messages", "slow_fences"}
         stalls = "controller_stalls" in self.rates or "stalls_midway" in self.shares
-        links = self.rates.keys() & (LINKS | CLUSTER | FLAKY).keys()
+        links = self.rates.keys() & (LINKS | CLUSTER | FLAKY | DARKNESS).keys()
         return not slow and not stalls and not links
 
     def rate(self, kind: str) -> float:
@@ -330,12 +336,18 @@ def _seldom(dice: Random, bounds: dict[str, tuple[float, float]], share: float) 
     return {k: _between(dice, *b) for k, b in bounds.items() if dice.random() < share}
 
 
+def _both(dice: Random, bounds: dict[str, tuple[float, float]], share: float) -> dict[str, float]:
+    """All of these kinds, or none, in this share of all worlds."""
+    return {k: _between(dice, *b) for k, b in bounds.items()} if dice.random() < share else {}
+
+
 def _rare(seed: int, rolled: float) -> dict[str, float]:
     """Kinds that few worlds have, each by dice of its own."""
     return (
         _seldom(Random(f"hardship of updates {seed}"), UPDATES, UPDATED)
         | _seldom(Random(f"hardship of freezes {seed}"), FREEZES, FROZEN)
         | _seldom(Random(f"hardship of images {seed}"), IMAGES, STARTLESS)
+        | _both(Random(f"hardship of darkness {seed}"), DARKNESS, DARKENED)
         | _seldom(Random(f"hardship of rollouts {seed}"), ROLLOUTS, rolled)
     )
 

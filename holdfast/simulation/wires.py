@@ -11,6 +11,7 @@ kernel and the agent's link do, after the times that these are set to, or the sh
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from holdfast.detection.answers import TcpState
 from holdfast.messages import (
     Ack,
     EntryTimes,
@@ -34,6 +35,8 @@ from holdfast.simulation.environment import Environment
 MAX_DELAY_S = 0.5  # of a message, unless it is a late one
 MESSAGE_BYTES = 200
 PING_S = 4.0  # between two questions of an agent whether the controller is there; and to answer
+RETRY_S = 0.2  # between two tries of a kernel to send what is not acknowledged
+ROUND_TRIP_S = 0.001
 SILENT_S = 20.0  # until the kernel of the controller's machine gives up
 
 Upward = (
@@ -163,6 +166,7 @@ class SimulatedWire:
         self._sent_bytes = 0
         self._cut = False  # nothing arrives any more, at either end
         self._stalls = 0
+        self._asked_at: float | None = None  # by the world's clock, without an answer
 
     # ── the controller's end ──
 
@@ -200,6 +204,24 @@ class SimulatedWire:
     def _travels_at_once(self) -> bool:
         slow = self._env.hardship.share("slow_acks")
         return not self._down.stalled and not self._env.chance(slow)
+
+    def ask(self) -> None:
+        """The other machine is to acknowledge this."""
+        self._asked_at = self._env.now
+
+    def tcp_state(self) -> TcpState | None:
+        """What the kernel says, in worlds in which it says anything: a process that is stopped has
+        a machine that answers."""
+        if "blackouts" not in self._env.hardship.rates:
+            return None
+        answers = not (self._cut or self._up.stalled or self._down.stalled)
+        if answers or self._asked_at is None:
+            self._asked_at = None
+            now = self.control.clock
+            return TcpState(False, 0, now, now if answers else self._heard_at, ROUND_TRIP_S)
+        waited_s = self._env.now - self._asked_at
+        sent_at = self.control.clock - waited_s % RETRY_S
+        return TcpState(True, int(waited_s / RETRY_S), sent_at, self._heard_at, ROUND_TRIP_S)
 
     def overdue(self, now: float) -> str:
         """Why it is to be closed because the other end takes nothing; empty if it is not."""

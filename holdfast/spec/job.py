@@ -126,7 +126,8 @@ class Recovery(Section):
     window_s: Seconds = 3600.0
     """Length of the sliding window in which restarts are counted."""
     heartbeat_timeout_s: Seconds = 5.0
-    """A node without a heartbeat for this long is lost."""
+    """A node without a heartbeat for this long is lost. One whose machine does not even acknowledge
+    what is sent to it, while others are heard, is lost after two fifths of it."""
     restart_grace_s: Seconds = 2.0
     """Between SIGTERM and SIGKILL when workers are stopped to be restarted."""
     stop_grace_s: Seconds = 15.0

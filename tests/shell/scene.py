@@ -130,6 +130,12 @@ class Wire:
         self.sent.append(message)
         self._scene.effects.append((f"{self.node} told", type(message).__name__))
 
+    def ask(self) -> None:
+        pass
+
+    def tcp_state(self) -> None:
+        return None
+
     def overdue(self, now: float) -> str:
         assert now >= self.heard_at
         return self.stuck

@@ -349,6 +349,8 @@ def test_a_sign_of_life_alone_keeps_a_node_and_its_end_is_noticed() -> None:
             assert lost(site) == []
             for task in agent._tasks:
                 task.cancel()
+            assert agent.connection is not None
+            agent.connection.transport.pause_reading()  # else it answers when it is asked
             await until(lambda: lost(site) == ["a"])
             await agent.leave()
 

@@ -65,6 +65,12 @@ class Line:
     def send(self, message: ToAgent | Question) -> None:
         self.sent.append(message)
 
+    def ask(self) -> None:
+        pass
+
+    def tcp_state(self) -> None:
+        return None
+
     def overdue(self, _now: float) -> str:
         return self.stuck
 

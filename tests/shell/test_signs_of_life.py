@@ -14,6 +14,12 @@ class Line:
     def send(self, _message: object) -> None:
         pass
 
+    def ask(self) -> None:
+        pass
+
+    def tcp_state(self) -> None:
+        return None
+
     def overdue(self, _now: float) -> str:
         return ""
 

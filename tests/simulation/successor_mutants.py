@@ -7,6 +7,13 @@ ARRIVALS, RESTART = "controller/arrivals.py", "controller/policies/restart.py"
 SHELL_NODES, SUCCESSION = "shell/nodes.py", "shell/succession.py"
 
 OF_SUCCESSORS: dict[str, Mutant] = {
+    "a link that is switched over is taken for a machine that is gone": Mutant(
+        "detection/answers.py",
+        "self._dark_s, self._others_s = DARK * timeout_s, OTHERS * timeout_s",
+        "self._dark_s, self._others_s = 0.0, 0.0",
+        Promise.EFFICIENCY,
+        first=5,
+    ),
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
         "quiet_s = now - max((known.heard_at for _, known in far), default=-math.inf)",
