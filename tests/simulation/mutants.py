@@ -96,7 +96,7 @@ MUTANTS: dict[str, Mutant] = {
         "minority = [rank for ranks in alike[1:] for rank in ranks] if majority else []",
         "minority = alike[0] if majority else []",
         BLAME,
-        first=11,
+        first=20,
     ),
     "who is slow is asked once": Mutant(
         SAMPLING,
@@ -110,7 +110,7 @@ MUTANTS: dict[str, Mutant] = {
         "if not whole and not late:",
         "if not late or late:",
         SEEN,
-        first=11,
+        first=20,
     ),
     "a single alert has a node replaced": Mutant(
         LADDER,
@@ -173,7 +173,7 @@ MUTANTS: dict[str, Mutant] = {
         "Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())",
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
-        first=492,
+        first=895,
     ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,
@@ -232,7 +232,7 @@ MUTANTS: dict[str, Mutant] = {
         "return [self._stops]",
         "return [Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)]",
         HEALTHY,
-        first=11,
+        first=19,
     ),
     "only the first sign of life counts": Mutant(
         LIVENESS,
@@ -276,7 +276,7 @@ MUTANTS: dict[str, Mutant] = {
         "state.start_deadline = None",
         "return []",
         TIME,
-        first=4,
+        first=6,
     ),
     "spares are not asked for again": Mutant(
         CONTROLLER,
@@ -290,7 +290,7 @@ MUTANTS: dict[str, Mutant] = {
         "return [EndJob(outcome=state.outcome, reason=state.why)]",
         "return []",
         ENDS,
-        first=968,
+        first=1078,
     ),
     "a job that is asked to stop awaits no answer": Mutant(
         CONTROLLER,
@@ -356,7 +356,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=153,
+        first=221,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
@@ -399,7 +399,7 @@ MUTANTS: dict[str, Mutant] = {
         "return [at for at in restarts if at > now - window_s]",
         "return list(restarts)",
         LIMIT,
-        first=63,
+        first=65,
     ),
     "a survivor is to blame": Mutant(
         VERDICT,
@@ -529,7 +529,7 @@ MUTANTS: dict[str, Mutant] = {
         "if self._replicas is not None and self._batch.durable and not self._batch.held:",
         "if False:",
         BOUND,
-        first=63,
+        first=71,
     ),
     "an order leaves before a copy is held": Mutant(
         DECISIONS,
@@ -557,7 +557,7 @@ MUTANTS: dict[str, Mutant] = {
         "return waited_s > WITHIN_S",
         "return waited_s > 1.0",
         TERMS,
-        first=308,
+        first=373,
     ),
     "nodes are not told which version an attempt runs": Mutant(
         BRIDGE,

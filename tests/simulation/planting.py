@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.simulation import swarm
 
-SEEDS = 500
+SEEDS = 60  # a bug that is seen this rarely costs the suite a minute: begin where it is seen
 
 
 def main() -> None:
