@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.agent import processes
+from holdfast.agent import processes, tracker_handle
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.tracker_handle import TrackerHandle
@@ -243,8 +243,11 @@ def test_a_package_that_never_returns_does_not_keep_the_process(tmp_path: Path) 
     assert done.stderr.startswith(b"tracking: stuck: has not answered; ")
 
 
-def test_whoever_kills_what_a_lost_node_left_does_not_kill_it(tmp_path: Path) -> None:
+def test_whoever_kills_what_a_lost_node_left_does_not_kill_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It still sends what it has, and ends by itself."""
+    monkeypatch.setattr(tracker_handle, "FINISH_S", PATIENCE_S)
     (tmp_path / "token").write_text("secret")
     job = job_from_dict({"name": "gpt", "script": "t.py", "track": ["tensorboard"]}, where="test")
     environment = {**os.environ, "HOLDFAST_NODE": "lost-1"}
