@@ -291,7 +291,7 @@ class Agent:
         if processes.tracker is not None:
             processes.tracker.look(self._attempts.shown, self._parts.watch.records_count)
         self._attempts.look_for_ends()
-        processes.bury_lost_orphans()
+        processes.look(now)
         processes.storage.open_if_wanted()
         self._compiled.look(now)
         if self._controller.absent_s > self._job.recovery.controller_absence_s:

@@ -20,6 +20,7 @@ from holdfast.agent.processes import ProcessExit
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.tracker_handle import TrackerHandle
+from holdfast.agent.unreaped import Unreaped
 from holdfast.agent.workers import Worker, Workers
 from holdfast.messages import Assignment
 
@@ -65,6 +66,7 @@ class NodeProcesses:
         self._orphans: dict[int, Worker] = {}
         self._closed = False
         self._fallen: ForkserverHandle | None = None  # the last one that died
+        self._unreaped = Unreaped()
         self.forkserver: ForkserverHandle | None = None
         self.tracker: TrackerHandle | None = None
         self.datasets: DatasetsHandle
@@ -217,11 +219,16 @@ class NodeProcesses:
             elif death.pid == self.storage.pid:
                 self.storage.reaped(death)
 
-    def bury_lost_orphans(self) -> None:
-        """Declare those orphans dead that somebody else has reaped."""
+    def look(self, now: float) -> None:
+        """Declare those orphans dead that somebody else has reaped. End a forkserver that reaps
+        nobody: then its children are orphans of ours."""
         for pid, worker in list(self._orphans.items()):
             if not processes.exists(pid):
                 self._bury(worker, ProcessExit(pid, None, signal.SIGKILL, time.monotonic()))
+        own = {one.pid for one in self.workers.table.values() if one.pid and one.death is None}
+        if self.forkserver is not None and self._unreaped.too_long(own - self._orphans.keys(), now):
+            note("agent: the forkserver does not reap a worker that has ended, so it is killed")
+            self.forkserver.kill()
 
 
 def _say_why_not(worker: Worker | None, why: str) -> None:

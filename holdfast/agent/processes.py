@@ -19,6 +19,7 @@ _PTRACER_ANY = (1 << 64) - 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FLAGS, _EXIT_CODE = 6, 49  # fields 9 and 52 of proc_pid_stat(5), from the third on
 _ENDS = 0x4 | 0x8 | 0x200  # PF_EXITING, PF_POSTCOREDUMP, PF_DUMPCORE of linux/sched.h
+_THREADS = 17  # the field of proc_pid_stat(5) with their number, from the third on
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -141,6 +142,12 @@ def _stat(pid: int) -> list[bytes]:
     except OSError:
         return []
     return text.rpartition(b")")[2].split()
+
+
+def waits_to_be_reaped(pid: int) -> bool:
+    """Whether it has ended, with all of its threads, and its parent has not asked how."""
+    found = _stat(pid)
+    return bool(found) and found[0] == b"Z" and int(found[_THREADS]) <= 1
 
 
 def exists(pid: int) -> bool:

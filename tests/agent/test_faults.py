@@ -229,6 +229,26 @@ def test_a_hanging_forkserver_does_not_keep_workers_alive(node: Node) -> None:
     controller.wait_for(NodeReady, count=2)
 
 
+def test_a_worker_that_ends_under_a_hanging_forkserver_is_told_with_its_status(
+    node: Node, tmp_path: Path
+) -> None:
+    """Nobody else reaps it: the job would be running for ever."""
+    source = (
+        f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    )
+    controller, agent = node(source)
+    controller.ready()
+    controller.start()
+    controller.started()
+    stopped = agent.forkserver()
+    os.kill(stopped, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    exited = controller.exited()
+    assert (exited.exit_code, exited.signal) == (0, None)
+    assert not is_alive(stopped)
+    controller.wait_for(NodeReady, count=2)
+
+
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_time(node: Node) -> None:
     controller, agent = node("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEP)
     controller.ready()

@@ -1,7 +1,11 @@
 """Children that have ended are reaped, whoever else waits for them."""
 
+import platform
 import subprocess
 import sys
+
+from holdfast.agent import processes
+from tests.patience import until
 
 
 def in_a_process_of_its_own(body: str) -> str:
@@ -62,3 +66,19 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     )
     assert told.strip() == "-9"
+
+
+def test_who_has_ended_but_for_a_thread_does_not_wait_to_be_reaped() -> None:
+    """The kernel shows it as a zombie, and nobody can reap it yet."""
+    number = {"x86_64": 60}.get(platform.machine(), 93)  # of exit(2), of one thread
+    source = f"""
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall({number}, 0)
+"""
+    with subprocess.Popen([sys.executable, "-c", source]) as child:
+        until(lambda: processes.parent_of(child.pid) is None)
+        assert not processes.waits_to_be_reaped(child.pid)
+        child.kill()
+        until(lambda: processes.waits_to_be_reaped(child.pid))
+    assert not processes.waits_to_be_reaped(child.pid)
