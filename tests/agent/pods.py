@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
 from tests.agent.controller_stub import StubController, until
@@ -25,6 +27,7 @@ from tests.warm import Warm
 UID = f"7b1c6c1e-0000-4000-8000-{secrets.token_hex(6)}"  # a node kills what carries its name
 PORT = 7070
 AGENT = (sys.executable, "-m", "holdfast.cli", "agent")
+PY_SPY = Path(sys.executable).with_name("py-spy")
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
 _dice = random.SystemRandom()  # suites that run at the same time share nothing
 
@@ -94,9 +97,15 @@ class Pod:
         os.kill(self.pid, number)
 
     def ended(self) -> int:
-        """Wait for the end without reading anything; the exit status."""
+        """Wait for the end without reading anything; the exit status. Who does not end is shown
+        with where it stands."""
         assert self.process is not None
-        return self.process.wait(PATIENCE_S)
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            for one in [psutil.Process(self.pid), *psutil.Process(self.pid).children(True)]:
+                subprocess.run([PY_SPY, "dump", "--pid", str(one.pid)], check=False)
+            raise
 
     def read(self) -> tuple[str, str]:
         """Standard output and error up to the end."""
