@@ -178,18 +178,22 @@ def _cut(victim: Victim) -> None:
 
 def _part(victim: Victim) -> Undo:
     """The node of this worker and the others are out of each other's reach; not out of ours."""
-    node_of = Search(victim.folder, {victim.node.node}).processes()
-    here = {pid for pid, node in node_of.items() if node == victim.node.node}
-    return Partition(here, node_of.keys() - here).heal
+    return Partition(*_sides(victim)).heal
 
 
 def _stop_machine(victim: Victim) -> Undo:
     """Of all that the node has, as the other nodes and the controller see it."""
-    node_of = Search(victim.folder, {victim.node.node}).processes()
-    here = {pid for pid, node in node_of.items() if node == victim.node.node}
+    here, there = _sides(victim)
     controller = read_address(victim.folder)
     ours = {controller.pid} if controller is not None else set[int]()
-    return StoppedMachine(here, (node_of.keys() - here) | ours).go_on
+    return StoppedMachine(here, there | ours).go_on
+
+
+def _sides(victim: Victim) -> tuple[set[int], set[int]]:
+    """The processes of the node, and those of the others."""
+    node_of = Search(victim.folder, {victim.node.node}).processes()
+    here = {pid for pid, node in node_of.items() if node == victim.node.node}
+    return here, node_of.keys() - here
 
 
 def _fill(place: Path) -> Undo:

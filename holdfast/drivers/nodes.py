@@ -15,12 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.files import open_plain, read_plain
+from holdfast.drivers.explained import last_lines
+from holdfast.files import read_plain
 
 NODE_VARIABLE = "HOLDFAST_NODE"
 FOLDER_VARIABLE = "HOLDFAST_JOB_DIR"
 NAMES_VARIABLE = "HOLDFAST_NODE_NAMES"  # of the first nodes of a job, where these stand for others
-TAIL_BYTES = 4096  # of a log, in which its last line is looked for
+LOOKED_AT = 20  # lines at the end of a log, of which the last one with words is told
 LINE_CHARS = 300
 
 
@@ -118,13 +119,8 @@ def ended_words(status: int | None, log: Path | None = None) -> str:
 
 
 def _last_line(log: Path) -> str:
-    try:
-        with open_plain(log) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            lines = file.read(TAIL_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((said[:LINE_CHARS] for line in reversed(lines) if (said := line.strip())), "")
+    lines = reversed(last_lines(log, LOOKED_AT))
+    return next((said[:LINE_CHARS] for line in lines if (said := line.strip())), "")
 
 
 def start_agent(folder: Path, name: str) -> AgentProcess:

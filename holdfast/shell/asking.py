@@ -5,10 +5,13 @@ sign of life, and its machine acknowledges it whatever the process does. Whether
 cut off is told by nodes on other machines, where there are any. The rule is `detection.answers`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from holdfast.detection.answers import Answers, TcpState
+
+LOOKS = 4  # while a node is silent for as long as it takes to be asked
 
 
 class AskedWire(Protocol):
@@ -30,6 +33,7 @@ class Asking:
 
     def __init__(self, timeout_s: float, nodes_count: int) -> None:
         self._answers = Answers(timeout_s, nodes_count)
+        self._looked_at = -math.inf
         self.near: Callable[[str], bool] = lambda _node: False  # whether it goes down with us
 
     @property
@@ -51,8 +55,13 @@ class Asking:
         """We did not listen for a while."""
         self._answers.forgive()
 
+    def is_due(self, now: float) -> bool:
+        """Whether to look: looking at 12,500 nodes each time would be felt."""
+        return self.goes_on or now - self._looked_at >= self.after_s / LOOKS
+
     def look(self, wires: Mapping[str, AskedWire], now: float) -> list[str]:
         """Nodes that are lost."""
+        self._looked_at = now
         since = now - self._answers.ask_s
         silent = {node: wire for node, wire in wires.items() if wire.heard_at <= since}
         self._answers.only(silent.keys())

@@ -202,7 +202,8 @@ class NodeLives:
         for node in dict.fromkeys([*(node for node, _ in due), *silent]):
             self._look_at(node, now)
         self._put(self.bridge.tick(now), None)
-        for node in self.asking.look(self._wires(), now):
+        gone = self.asking.look(self._wires(), now) if self.asking.is_due(now) else []
+        for node in gone:
             self._put(self.bridge.unreachable(node, now - self._nodes[node].heard_at, now), None)
 
     def _wires(self) -> dict[str, Wire]:
