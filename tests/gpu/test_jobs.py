@@ -155,7 +155,9 @@ def test_compiled_code_of_a_gpu_survives_a_kill(
     home: Path, place: str, measured: Measured, cached: bool
 ) -> None:
     """The first step after it compiles nothing, unless PyTorch's caches are turned off."""
-    env = {} if cached else {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(home.parent / "compiled")}
+    if not cached:
+        env["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     parallel = {"dp_replicate": -1, "compile": True}
     job = Bench(home, place, parallel=parallel, env=env).start(script=str(SCRIPTS / "blocks.py"))
     job.wait_step(12)
