@@ -230,10 +230,11 @@ class NodeLost(Event, frozen=True, kw_only=True):
 
 
 class NodeLeft(Event, frozen=True, kw_only=True):
-    """The agent ended in an orderly way, after having been dismissed or asked by its engine."""
+    """The agent ended in an orderly way: dismissed, asked by its engine, or of no use any more."""
 
     node: str
     detail: str = ""  # what the driver knows of who asked
+    failed: str = ""  # what of its own does not work, if it ended for that
 
 
 class WorkerExited(Event, frozen=True, kw_only=True):

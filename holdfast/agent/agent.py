@@ -241,7 +241,7 @@ class Agent:
         if processes.tracker is not None:
             await processes.tracker.finish()
         await end_processes(processes, self._me.node)
-        await say_goodbye(self._controller, self._me.node, dismissed=self._parts.end.dismissed)
+        await say_goodbye(self._controller, self._me.node, self._parts.end)
         await tasks.cancel()
         if (pod_log := self._pod_log) is not None:
             await until(lambda: pod_log.idle, CLOSE_S)

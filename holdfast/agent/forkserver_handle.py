@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from holdfast.agent import fork_protocol, processes
+from holdfast.agent.child_stderr import ChildStderr
 
 
 class ForkserverHandle:
@@ -30,6 +31,7 @@ class ForkserverHandle:
         self._on_gone = on_gone
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = theirs.fileno()
+        self._stderr = ChildStderr()
         command = [sys.executable, "-P", "-m", "holdfast.agent.forkserver"]
         # Its own group: what kills the agent's whole group leaves it the moment to clean up.
         self._process = subprocess.Popen(
@@ -37,9 +39,11 @@ class ForkserverHandle:
             env=dict(environment),
             pass_fds=[fd],
             stdin=subprocess.DEVNULL,
+            stderr=self._stderr.theirs,
             process_group=0,
         )
         theirs.close()
+        self._stderr.read()
         self._death: processes.ProcessExit | None = None
         self.ready = False
         self.replaced = False  # it has said itself that another is needed
@@ -93,6 +97,11 @@ class ForkserverHandle:
     def ending(self) -> str:
         """How it ended; empty while that is not known. It is reaped before its orphans are."""
         return "" if self._death is None else self._death.words
+
+    @property
+    def last_words(self) -> str:
+        """Why it ended, if it said that; else how."""
+        return self._stderr.last_words() or self.ending
 
     @property
     def running(self) -> bool:

@@ -18,6 +18,8 @@ class NodeEnd:
         self._asked: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._broken = broken
         self.status = let_go
+        self.failed = ""
+        """What of ours does not work, if that is why it ends."""
         self.dismissed = False
         """Whether the controller has asked."""
 
@@ -43,7 +45,7 @@ class NodeEnd:
         """Something of ours does not work."""
         note(f"agent: {why}")
         if not self._asked.done():
-            self.status = self._broken
+            self.status, self.failed = self._broken, why
         self.ask(0.0)
 
     async def asked(self) -> float:

@@ -197,8 +197,12 @@ class NodeProcesses:
             self._adopt(worker, old.pid)
         if self._failed_starts < START_TRIES:
             self._start_forkserver()
-        else:
-            self._tell.on_broken(f"the forkserver died {START_TRIES} times while it started")
+        elif old.ending:
+            self._give_up(old)
+
+    def _give_up(self, last: ForkserverHandle) -> None:
+        died = f"the forkserver died {START_TRIES} times while it started"
+        self._tell.on_broken(f"{died}: {last.last_words}")
 
     def _adopt(self, worker: Worker, forkserver: int) -> None:
         self._orphans[worker.pid] = worker
@@ -216,6 +220,8 @@ class NodeProcesses:
                 self.forkserver.reaped(death)
             elif self._fallen is not None and death.pid == self._fallen.pid:
                 self._fallen.reaped(death)
+                if self._failed_starts >= START_TRIES:
+                    self._give_up(self._fallen)
             elif death.pid == self.storage.pid:
                 self.storage.reaped(death)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from holdfast.agent import node_memory
 from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.signals import kill, terminate
 from holdfast.agent.stray_processes import end_strays, kill_carriers
@@ -46,13 +47,13 @@ async def end_processes(processes: NodeProcesses, node: str) -> None:
     node_memory.forget(node)
 
 
-async def say_goodbye(controller: ControllerConnection, node: str, *, dismissed: bool) -> None:
+async def say_goodbye(controller: ControllerConnection, node: str, end: NodeEnd) -> None:
     """Tell the controller that the node has left, and wait a moment until it knows.
 
     A controller that has dismissed the node knows already, and may not listen any more.
     """
-    controller.fact(NodeLeft(node=node))
-    if dismissed:
+    controller.fact(NodeLeft(node=node, failed=end.failed))
+    if end.dismissed:
         await until(lambda: controller.all_sent or not controller.connected, GOODBYE_S)
     elif controller.connected:
         with contextlib.suppress(TimeoutError):

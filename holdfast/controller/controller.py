@@ -131,9 +131,11 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _orders_lost(state, event)
         case NodeLost():
             return _node_lost(state, event)
-        case NodeLeft():
+        case NodeLeft(failed=""):
             why = f"it left: {event.detail}" if event.detail else "it left"
             return _node_gone(state, event.node, why, 0.0, planned=True)
+        case NodeLeft():
+            return _node_gone(state, event.node, event.failed, 0.0)
         case Diagnosed():
             return _diagnosed(state, event)
         case HangSuspected():

@@ -128,6 +128,7 @@ class SimulatedAgent:
         self._parked = ParkedWorkers(f"parked {env.hardship.seed} {self.node}")
         self._store: Store | None = None
         self._told_store: Store | None = None
+        self._failed = ""
 
     def __repr__(self) -> str:
         return self.node
@@ -234,12 +235,18 @@ class SimulatedAgent:
         self.in_trouble(float("inf"))
         self._env.after(self._ending_s(grace_s), self._say_goodbye)
 
+    def fail(self, why: str) -> None:
+        """Something of the agent's own does not work: it ends in an orderly way, and says so."""
+        self._failed = self._failed or why
+        self.end(0.0)
+
     def _say_goodbye(self) -> None:
         if self.alive:
             if self.run is not None:
                 self._truth.vanish(self.run, f"{self.node} was taken away")
-            self._fact(NodeLeft(node=self.node))
-            self._env.after(GOODBYE_S, self.die, "its agent process ended with status 0")
+            self._fact(NodeLeft(node=self.node, failed=self._failed))
+            status = 1 if self._failed else 0
+            self._env.after(GOODBYE_S, self.die, f"its agent process ended with status {status}")
 
     # ── the connection ──
 

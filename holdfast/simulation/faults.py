@@ -200,7 +200,7 @@ def _preemptions(world: "World") -> None:
 
 
 def _bad_images(world: "World") -> None:
-    """Whatever is started from now on connects, and dies before it is ready."""
+    """Whatever is started from now on connects, and dies or gives itself up before it is ready."""
     world.startless = True
     world.env.after(world.env.between(30.0, 7200.0), _image_is_good, world)
 

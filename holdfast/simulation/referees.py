@@ -228,7 +228,8 @@ class Persistence:
         """Count starts and judge them."""
         if isinstance(entry.event, NodeLost | NodeLeft):
             self._hit = self._away = False
-            self._taken |= isinstance(entry.event, NodeLeft) or entry.event.planned
+            event = entry.event
+            self._taken |= event.planned if isinstance(event, NodeLost) else not event.failed
         elif isinstance(entry.event, ControllerResumed):
             self._hit &= not any(isinstance(action, Fence) for action in entry.actions)
         elif isinstance(entry.event, WorkerExited | WorkersExited | AttemptStopped | Progressed):

@@ -177,7 +177,10 @@ class World:
         env.after(start_s, agent.connect_soon)
         ready_s = start_s + env.about(READY_S)
         if self.startless or not lives:
-            env.after(ready_s + 1.0, agent.die, "its agent process was killed by SIGKILL")
+            if hard.seed % 2:
+                env.after(ready_s + 1.0, agent.die, "its agent process was killed by SIGKILL")
+            else:
+                env.after(ready_s + 1.0, agent.fail, "the forkserver dies while it starts")
             return
         env.after(ready_s, self._ready, agent)
 

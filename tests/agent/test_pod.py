@@ -109,14 +109,23 @@ def test_a_node_that_was_given_up_is_replaced(make: Make) -> None:
     assert pod.ended() == 143
 
 
-def test_a_node_that_cannot_start_workers_is_replaced(make: Make, home: Path) -> None:
-    dying = "import os, sys\nif 'holdfast.agent.forkserver' in sys.orig_argv: os._exit(9)\n"
-    (home / "sitecustomize.py").write_text(dying)
-    _, pod = make()
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [("", "exit status 9"), ("ImportError: no libc\\n\\nNothing more\\n", "ImportError: no libc")],
+)
+def test_a_node_that_cannot_start_workers_is_replaced(
+    make: Make, home: Path, said: str, told: str
+) -> None:
+    dying = "if 'holdfast.agent.forkserver' in sys.orig_argv: "
+    dying += f"os.write(2, b'{said}'), os._exit(9)"
+    (home / "sitecustomize.py").write_text(f"import os, sys\n{dying}\n")
+    controller, pod = make()
     pod.fresh = True
     pod.start(PYTHONPATH=os.pathsep.join([str(home), os.environ.get("PYTHONPATH", "")]))
     assert pod.ended() == 143
-    assert "the forkserver died 4 times" in pod.read()[1]
+    why = f"the forkserver died 4 times while it started: {told}"
+    assert controller.of_kind(NodeLeft) == [NodeLeft(node=UID, failed=why)]
+    assert why in pod.read()[1]
 
 
 def test_the_end_of_the_job_counts_also_for_a_node_that_leaves_already(make: Make) -> None:

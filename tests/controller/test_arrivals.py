@@ -103,6 +103,21 @@ def test_nodes_that_die_together_count_as_one() -> None:
     assert asked == [1, 1, 1, 1] and world.state.stillborn == 1 < MAX_STILLBORN
 
 
+def test_nodes_that_cannot_start_workers_are_not_asked_for_at_once_nor_for_ever() -> None:
+    world = World(spare_count=0)
+    world.tell(JobSubmitted())
+    world.add("a")
+    why = "the forkserver died 4 times while it started: ImportError: no libc"
+    for number, asked in enumerate([[1], []]):
+        joins(world, f"x{number}")
+        actions = world.tell(NodeLeft(node=f"x{number}", failed=why))
+        assert [a.count for a in actions if isinstance(a, AskNodes)] == asked
+    assert waits(world) == pytest.approx(10.0)
+    joins(world, "x2")
+    end = only(world.tell(NodeLeft(node="x2", failed=why)), EndJob)
+    assert end.outcome is Outcome.GAVE_UP and why in end.reason
+
+
 @pytest.mark.parametrize("how", ["young", "old", "taken away"])
 def test_a_spare_that_is_ready_and_dies_at_once_was_of_no_use(how: str) -> None:
     world = running()

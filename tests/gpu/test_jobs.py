@@ -271,7 +271,8 @@ def test_a_module_that_looks_for_a_gpu_while_it_is_preloaded_keeps_nobody_from_u
     folder = home.parent / "modules"
     folder.mkdir()
     (folder / "looks.py").write_text("import torch\nfound = torch.cuda.is_available()\n")
-    job = Bench(home, place).start(warm={"preload": ["looks"]}, env={"PYTHONPATH": str(folder)})
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    job = Bench(home, place).start(warm={"preload": ["looks"]}, env={"PYTHONPATH": path})
     job.wait_end()
     (worker,) = workers(job)
     assert worker["seen"][0] == place.startswith("cuda")
@@ -293,8 +294,9 @@ def test_a_warm_worker_holds_no_memory_of_the_gpu(
 
 
 def _with_a_context() -> list[int]:
-    """Processes that hold memory of the GPU, as its driver counts them."""
+    """Processes beside this one that hold memory of the GPU, as its driver counts them."""
     nvml: Any = importlib.import_module("pynvml")
     nvml.nvmlInit()
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
-    return [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    pids = {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    return sorted(pids - {os.getpid()})

@@ -147,12 +147,13 @@ def test_memory_that_cannot_be_pinned_costs_time_and_nothing_else(
 ) -> None:
     """The driver really refuses; what it says of that must not reach a kernel of training."""
     training = Training(cuda, fd, SMALL)
-    training.restore()
-    training.step()
-    expected = state_of(training)
     assert isinstance(training.snapshots.capture.writer._background, SideStream)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: _Refusing())
+    refusing = _Refusing()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: refusing)
     with caplog.at_level(logging.WARNING):
+        training.restore()
+        training.step()
+        expected = state_of(training)
         key = training.snapshot()
     assert "could not be pinned" in caplog.text
     monkeypatch.undo()
@@ -165,7 +166,7 @@ class _Refusing:
     """The CUDA runtime, given nonsense to pin."""
 
     def __init__(self) -> None:
-        self._real: Any = torch.cuda._cudart  # type: ignore[attr-defined]
+        self._real: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
     def cudaHostRegister(self, *_: int) -> Any:  # noqa: N802 - its name
         return self._real.cudaHostRegister(0, 4096, 0)

@@ -67,6 +67,13 @@ OF_SUCCESSORS: dict[str, Mutant] = {
         Promise.BOUND,
         first=167,
     ),
+    "nodes that cannot start workers are asked for again at once": Mutant(
+        "controller/controller.py",
+        'case NodeLeft(failed=""):',
+        "case NodeLeft():",
+        Promise.BOUND,
+        first=604,
+    ),
     "one useless node ends the job": Mutant(
         ARRIVALS,
         "if state.stillborn >= MAX_STILLBORN and lacks_nodes(state):",
