@@ -285,7 +285,7 @@ def test_a_warm_worker_holds_no_memory_of_the_gpu(
     """While one trains and the next one waits at join()."""
     job = Bench(home, place).start("--steps", "2000")
     job.wait_step(12)
-    with_context = _with_a_context() if place.startswith("cuda") else [job.worker(0)]
+    with_context = contexts() if place.startswith("cuda") else [job.worker(0)]
     assert job.process is not None
     job.process.send_signal(signal.SIGINT)
     job.process.wait(60.0)
@@ -293,7 +293,7 @@ def test_a_warm_worker_holds_no_memory_of_the_gpu(
     measured("warm worker", "processes with a context, the one that trains included", 1)
 
 
-def _with_a_context() -> list[int]:
+def contexts() -> list[int]:
     """Processes beside this one that hold memory of the GPU, as its driver counts them."""
     nvml: Any = importlib.import_module("pynvml")
     nvml.nvmlInit()

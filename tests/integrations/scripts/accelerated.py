@@ -22,7 +22,7 @@ def collate(items: list[int]) -> dict[str, torch.Tensor]:
 def main() -> None:
     OUT.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=2)
     model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, 20)
@@ -44,7 +44,11 @@ def main() -> None:
             line = {"step": step, "loss": loss.item().hex(), "epoch": kept.epoch}
             file.write(json.dumps(line) + "\n")
         killed = OUT / f"killed-{step}"
-        if rank == 1 and str(step) in os.environ["KILL"].split(",") and not killed.exists():
+        if (
+            str(rank) == os.environ.get("KILLED", "1")
+            and str(step) in os.environ["KILL"].split(",")
+            and not killed.exists()
+        ):
             killed.touch()
             os.kill(os.getpid(), 9)
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 OUT = Path(sys.argv[1])
 RANK = os.environ.get("RANK", "0")
+CPU = not torch.cuda.is_available()
 
 
 def note(name: str, **line: Any) -> None:
@@ -37,15 +38,19 @@ class Small(lightning.LightningModule):  # type: ignore[misc]
         step = self.trainer.fit_loop.total_batch_idx
         note("rank", step=step, loss=float(loss.item()).hex(), data=x.sum().item())
         killed = OUT / f"killed-{step}"
-        due = RANK == "1" and str(step) in os.environ.get("KILL", "").split(",")
-        if due and not killed.exists():
+        due = str(step) in os.environ.get("KILL", "").split(",")
+        if os.environ.get("KILLED", "1") == RANK and due and not killed.exists():
             killed.touch()
             os.kill(os.getpid(), 9)
         return loss
 
     def validation_step(self, batch: Any, _: int) -> None:
         x, y = batch
-        self.log("val", (self.net(x) - y).square().mean() + torch.rand(1), sync_dist=True)
+        self.log(
+            "val",
+            (self.net(x) - y).square().mean() + torch.rand(1, device=x.device),
+            sync_dist=True,
+        )
 
     def on_train_epoch_end(self) -> None:
         metrics = self.trainer.callback_metrics
@@ -78,8 +83,9 @@ def main() -> None:
     lightning.seed_everything(0)
     data = TensorDataset(torch.randn(52, 8), torch.randn(52, 1))
     trainer = lightning.Trainer(
-        max_epochs=3, accelerator="cpu", devices=2, strategy="ddp", accumulate_grad_batches=2,
-        default_root_dir=str(OUT), enable_progress_bar=False, logger=False, callbacks=callbacks,
+        max_epochs=3, accelerator="cpu" if CPU else "gpu", devices=2 if CPU else 1,
+        strategy="ddp", accumulate_grad_batches=2, default_root_dir=str(OUT),
+        enable_progress_bar=False, logger=False, callbacks=callbacks,
         val_check_interval=3, enable_model_summary=False, plugins=[Noted()],
         max_steps=int(os.environ.get("MAX_STEPS", "-1")),
     )  # fmt: skip
@@ -87,7 +93,7 @@ def main() -> None:
     loader = DataLoader(data, batch_size=4, shuffle=True)
     found = max(OUT.glob("*.ckpt"), default=None, key=os.path.getmtime) if resumes else None
     trainer.fit(model, loader, DataLoader(data, batch_size=8), ckpt_path=found)
-    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    weights = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
     (OUT / f"final-{RANK}").write_text(hashlib.sha256(weights).hexdigest())
 
 

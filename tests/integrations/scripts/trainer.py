@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 OUT = Path(sys.argv[1])
 RANK = os.environ.get("RANK", "0")
+CPU = not torch.cuda.is_available()
 
 
 class Numbers(torch.utils.data.Dataset[torch.Tensor]):
@@ -40,7 +41,7 @@ class Notes(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, _args: Any, state: Any, *_: Any, **_more: Any) -> None:
         killed = OUT / f"killed-{state.global_step}"
         due = str(state.global_step) in os.environ.get("KILL", "").split(",")
-        if RANK == "1" and due and not killed.exists():
+        if os.environ.get("KILLED", "1") == RANK and due and not killed.exists():
             killed.touch()
             os.kill(os.getpid(), 9)
 
@@ -52,6 +53,7 @@ def main() -> None:
         from holdfast.integrations.transformers import Callback
 
         callbacks.append(Callback())
+    torch.use_deterministic_algorithms(mode=not CPU)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
@@ -60,7 +62,7 @@ def main() -> None:
     args = TrainingArguments(
         output_dir=str(OUT), num_train_epochs=4, per_device_train_batch_size=4,
         gradient_accumulation_steps=2, logging_steps=1, save_steps=10, eval_strategy="steps",
-        eval_steps=8, report_to=[], use_cpu=True, disable_tqdm=True, save_total_limit=2,
+        eval_steps=8, report_to=[], use_cpu=CPU, disable_tqdm=True, save_total_limit=2,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     trainer = Trainer(
@@ -68,7 +70,7 @@ def main() -> None:
         callbacks=callbacks,
     )  # fmt: skip
     trainer.train()
-    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    weights = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
     (OUT / f"final-{RANK}").write_text(hashlib.sha256(weights).hexdigest())
 
 
