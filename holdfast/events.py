@@ -1,8 +1,8 @@
 """Facts the controller hears, in the past tense.
 
 Each is a small frozen struct with a tag, so that it can be sent, journaled and replayed. Times are
-given as ages (`ago_s`): seconds between the fact and the moment it was handed to the controller,
-so that clocks of different nodes never meet. The controller turns an age into a time of its clock.
+ages (`ago_s`): seconds between the fact and the moment it was handed to the controller, whose clock
+they are turned into, so that clocks of different nodes never meet.
 
 One event per outcome of an effect: whoever carries out an action reports one of its results.
 """
@@ -143,9 +143,8 @@ class JobSubmitted(Event, frozen=True, kw_only=True):
 class ControllerResumed(Event, frozen=True, kw_only=True):
     """A new controller process has replayed the journal and goes on.
 
-    `existing` names the nodes the driver found alive; the others of the roster are gone. `term` is
-    that of the new controller: of every line from here on, until the next one goes on. `obeyed` is
-    the newest attempt that an agent was told to start or to stop, where agents were asked.
+    `existing` names the nodes the driver found alive. `term` is that of every line until the next
+    one goes on, `obeyed` the newest attempt that an agent was told to start or stop, where asked.
     """
 
     existing: tuple[str, ...]

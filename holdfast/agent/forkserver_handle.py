@@ -45,6 +45,7 @@ class ForkserverHandle:
         theirs.close()
         self._stderr.read()
         self._death: processes.ProcessExit | None = None
+        self._gone = False  # by itself
         self.ready = False
         self.replaced = False  # it has said itself that another is needed
         asyncio.get_running_loop().add_reader(self._sock, self._readable)
@@ -80,7 +81,10 @@ class ForkserverHandle:
                 reply = None
             if reply is None:
                 self._hang_up()
-                self._on_gone()
+                self.kill()
+                self._gone = True
+                if self.ready or not self.running:
+                    self._on_gone()
                 return
             self._on_reply(reply)
 
@@ -92,6 +96,8 @@ class ForkserverHandle:
         """Its process has ended and was waited for."""
         self._death = death
         self._process.returncode = death.exit_code if death.signal is None else -death.signal
+        if self._gone and not self.ready:
+            self._on_gone()  # only now it is known how it ended
 
     @property
     def ending(self) -> str:

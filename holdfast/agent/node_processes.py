@@ -191,18 +191,14 @@ class NodeProcesses:
         if not old.replaced:
             note("agent: the forkserver has died; starting another")
         self._tell.on_store_lost()
-        old.kill()
         self._failed_starts += 0 if old.ready or old.replaced else 1
         for worker in list(self.workers.table.values()):
             self._adopt(worker, old.pid)
         if self._failed_starts < START_TRIES:
             self._start_forkserver()
-        elif old.ending:
-            self._give_up(old)
-
-    def _give_up(self, last: ForkserverHandle) -> None:
-        died = f"the forkserver died {START_TRIES} times while it started"
-        self._tell.on_broken(f"{died}: {last.last_words}")
+        else:
+            died = f"the forkserver died {START_TRIES} times while it started"
+            self._tell.on_broken(f"{died}: {old.last_words}")
 
     def _adopt(self, worker: Worker, forkserver: int) -> None:
         self._orphans[worker.pid] = worker
@@ -220,8 +216,6 @@ class NodeProcesses:
                 self.forkserver.reaped(death)
             elif self._fallen is not None and death.pid == self._fallen.pid:
                 self._fallen.reaped(death)
-                if self._failed_starts >= START_TRIES:
-                    self._give_up(self._fallen)
             elif death.pid == self.storage.pid:
                 self.storage.reaped(death)
 

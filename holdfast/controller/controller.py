@@ -131,11 +131,9 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _orders_lost(state, event)
         case NodeLost():
             return _node_lost(state, event)
-        case NodeLeft(failed=""):
-            why = f"it left: {event.detail}" if event.detail else "it left"
-            return _node_gone(state, event.node, why, 0.0, planned=True)
         case NodeLeft():
-            return _node_gone(state, event.node, event.failed, 0.0)
+            why = event.failed or (f"it left: {event.detail}" if event.detail else "it left")
+            return _node_gone(state, event.node, why, 0.0, planned=not event.failed)
         case Diagnosed():
             return _diagnosed(state, event)
         case HangSuspected():

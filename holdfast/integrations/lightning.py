@@ -30,6 +30,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import callbacks
 from lightning.pytorch.loops.fit_loop import RestartStage, _FitLoop
 from lightning.pytorch.loops.loop import _Loop
@@ -211,7 +212,8 @@ class _Fit:
         self._epoch_loop._batches_that_stepped = kept["stepped"]
         call._call_callbacks_load_state_dict(self._trainer, {"callbacks": kept["callbacks"]})
         for name, metrics in kept["metrics"].items():
-            getattr(self._trainer._logger_connector, name).update(metrics)
+            on_device = move_data_to_device(metrics, self._trainer.strategy.root_device)
+            getattr(self._trainer._logger_connector, name).update(on_device)
         assert self._place is not None
         self._place.load_state_dict(kept["place"])
         self._place.after_resume = self._restore_random
@@ -242,7 +244,7 @@ class _Fit:
             return
         self._goes_on = False
         for one in self._restored["logged"]:
-            _log_again(self._epoch_loop._results, one, self._trainer.strategy.reduce)
+            _log_again(self._epoch_loop._results, one, self._trainer.strategy)
         self._trainer._logger_connector._first_loop_iter = True
         if self._epoch_loop.done:
             assert self._place is not None
@@ -326,12 +328,13 @@ def _logged(results: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _log_again(results: Any, kept: dict[str, Any], reduce: Callable[..., Any]) -> None:
-    """Log something under this name as the script has, and put back what it came to."""
-    options = dict(kept)
+def _log_again(results: Any, kept: dict[str, Any], strategy: Any) -> None:
+    """Log something under this name as the script has, and put back what it came to, on the device
+    where more is added to it."""
+    options = move_data_to_device(dict(kept), strategy.root_device)
     value, count, newest = (options.pop(name) for name in ("value", "count", "newest"))
     zero = torch.zeros_like(value)
-    results.log(**options, value=zero, sync_dist_fn=reduce, batch_size=1)
+    results.log(**options, value=zero, sync_dist_fn=strategy.reduce, batch_size=1)
     one = results[f"{kept['fx']}.{kept['name']}"]
     one.value, one._forward_cache = value, newest
     if one.meta.is_mean_reduction:

@@ -128,7 +128,6 @@ class SimulatedAgent:
         self._parked = ParkedWorkers(f"parked {env.hardship.seed} {self.node}")
         self._store: Store | None = None
         self._told_store: Store | None = None
-        self._failed = ""
 
     def __repr__(self) -> str:
         return self.node
@@ -227,26 +226,20 @@ class SimulatedAgent:
         self._leave(told=True)
         self._network.gone(self, how)
 
-    def end(self, grace_s: float) -> None:
-        """End in an orderly way: workers first, then a goodbye."""
+    def end(self, grace_s: float, failed: str = "") -> None:
+        """End in an orderly way: workers first, then a goodbye, with what of its own has failed."""
         if self._ending or not self.alive:
             return
         self._ending = True
         self.in_trouble(float("inf"))
-        self._env.after(self._ending_s(grace_s), self._say_goodbye)
+        self._env.after(self._ending_s(grace_s), self._say_goodbye, failed)
 
-    def fail(self, why: str) -> None:
-        """Something of the agent's own does not work: it ends in an orderly way, and says so."""
-        self._failed = self._failed or why
-        self.end(0.0)
-
-    def _say_goodbye(self) -> None:
+    def _say_goodbye(self, failed: str) -> None:
         if self.alive:
             if self.run is not None:
                 self._truth.vanish(self.run, f"{self.node} was taken away")
-            self._fact(NodeLeft(node=self.node, failed=self._failed))
-            status = 1 if self._failed else 0
-            self._env.after(GOODBYE_S, self.die, f"its agent process ended with status {status}")
+            self._fact(NodeLeft(node=self.node, failed=failed))
+            self._env.after(GOODBYE_S, self.die, "its agent process ended with status 0")
 
     # ── the connection ──
 

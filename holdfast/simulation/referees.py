@@ -226,9 +226,8 @@ class Persistence:
 
     def journaled(self, entry: Entry) -> str:
         """Count starts and judge them."""
-        if isinstance(entry.event, NodeLost | NodeLeft):
+        if isinstance(event := entry.event, NodeLost | NodeLeft):
             self._hit = self._away = False
-            event = entry.event
             self._taken |= event.planned if isinstance(event, NodeLost) else not event.failed
         elif isinstance(entry.event, ControllerResumed):
             self._hit &= not any(isinstance(action, Fence) for action in entry.actions)

@@ -180,7 +180,7 @@ class World:
             if hard.seed % 2:
                 env.after(ready_s + 1.0, agent.die, "its agent process was killed by SIGKILL")
             else:
-                env.after(ready_s + 1.0, agent.fail, "the forkserver dies while it starts")
+                env.after(ready_s + 1.0, agent.end, 0.0, "the forkserver dies while it starts")
             return
         env.after(ready_s, self._ready, agent)
 

@@ -170,6 +170,40 @@ def test_what_was_restored_does_not_restart_where_steps_are_limited(small: Any) 
     assert not (loop.restarting or loop.epoch_loop.restarting or loop.is_resuming)
 
 
+def test_what_was_logged_comes_back_where_more_is_added_to_it(
+    small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot is read into memory of the host, and steps on a GPU add to sums on the GPU."""
+    kept: list[dict[str, Any]] = []
+
+    class Logs(small.Line):  # type: ignore[misc]
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            loss: torch.Tensor = super().training_step(batch, number)
+            self.log("loss", loss, on_epoch=True, on_step=True)
+            return loss
+
+    class Notes(small.lightning.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, *_: Any) -> None:
+            kept.append(callback.kept.state_dict())
+
+    callback = small.of_lightning.FitCallback()
+    small.fit(callback, Notes(), max_steps=3).fit(Logs(), small.loader())
+    again = small.fit(max_steps=3)
+    again.strategy.connect(Logs())
+    elsewhere = torch.device("meta")
+    monkeypatch.setattr(type(again.strategy), "root_device", elsewhere)
+    restored = small.of_lightning._Fit(again.fit_loop, False, True)
+    restored._place = LoaderPlace(small.loader())
+    restored._put_back(kept[1])
+    assert again.callback_metrics["loss_step"].device == elsewhere
+    results = again.fit_loop.epoch_loop._results
+    (logged,) = kept[1]["logged"]
+    small.of_lightning._log_again(results, logged, again.strategy)
+    (one,) = results.values()
+    devices = {one.value.device, one.cumulated_batch_size.device, one._forward_cache.device}
+    assert devices == {elsewhere}
+
+
 def test_transformers_trains_a_second_time_as_without_us(
     small: Any, tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,10 +69,10 @@ OF_SUCCESSORS: dict[str, Mutant] = {
     ),
     "nodes that cannot start workers are asked for again at once": Mutant(
         "controller/controller.py",
-        'case NodeLeft(failed=""):',
-        "case NodeLeft():",
+        "return _node_gone(state, event.node, why, 0.0, planned=not event.failed)",
+        "return _node_gone(state, event.node, why, 0.0, planned=True)",
         Promise.BOUND,
-        first=604,
+        first=478,
     ),
     "one useless node ends the job": Mutant(
         ARRIVALS,

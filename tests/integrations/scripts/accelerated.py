@@ -22,7 +22,11 @@ def collate(items: list[int]) -> dict[str, torch.Tensor]:
 def main() -> None:
     OUT.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    accelerator = Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=2)
+    accelerator = Accelerator(
+        cpu=not torch.cuda.is_available(),
+        mixed_precision="fp16" if "HALF" in os.environ else None,
+        gradient_accumulation_steps=2,
+    )
     model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, 20)

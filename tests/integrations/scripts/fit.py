@@ -84,6 +84,7 @@ def main() -> None:
     data = TensorDataset(torch.randn(52, 8), torch.randn(52, 1))
     trainer = lightning.Trainer(
         max_epochs=3, accelerator="cpu" if CPU else "gpu", devices=2 if CPU else 1,
+        precision="16-mixed" if "HALF" in os.environ else None,
         strategy="ddp", accumulate_grad_batches=2, default_root_dir=str(OUT),
         enable_progress_bar=False, logger=False, callbacks=callbacks,
         val_check_interval=3, enable_model_summary=False, plugins=[Noted()],

@@ -62,7 +62,8 @@ def main() -> None:
     args = TrainingArguments(
         output_dir=str(OUT), num_train_epochs=4, per_device_train_batch_size=4,
         gradient_accumulation_steps=2, logging_steps=1, save_steps=10, eval_strategy="steps",
-        eval_steps=8, report_to=[], use_cpu=CPU, disable_tqdm=True, save_total_limit=2,
+        eval_steps=8, report_to=[], use_cpu=CPU,
+        fp16="HALF" in os.environ, disable_tqdm=True, save_total_limit=2,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     trainer = Trainer(
