@@ -250,7 +250,7 @@ def test_sigterm_to_the_agent_gives_workers_their_grace_time(node: Node) -> None
         "def bye(*_): time.sleep(0.3); os.write(1, b'saved\\n'); sys.exit(0)  # within print()\n"
         "signal.signal(signal.SIGTERM, bye)\n"
         "print('up', flush=True)\n"
-        "time.sleep(600)\n"
+        "while True: time.sleep(0.05)  # one long one may begin after the signal was looked for\n"
     )
     controller.ready()
     controller.start()

@@ -275,7 +275,7 @@ def test_a_worker_that_fails_by_itself_while_being_stopped_is_told_of(node: Node
         "def fail(*_): raise RuntimeError('on the way out')\n"
         "signal.signal(signal.SIGTERM, fail)\n"
         "print('up', flush=True)\n"
-        "time.sleep(600)\n"
+        "while True: time.sleep(0.05)  # one long one may begin after the signal was looked for\n"
     )
     controller, agent = node(source)
     controller.ready()

@@ -80,7 +80,7 @@ def test_sigterm_is_an_orderly_leave(make: Make) -> None:
         "def bye(*_): time.sleep(0.3); os.write(1, b'saved\\n'); sys.exit(0)  # within print()\n"
         "signal.signal(signal.SIGTERM, bye)\n"
         "print('up', flush=True)\n"
-        "time.sleep(600)\n",
+        "while True: time.sleep(0.05)  # one long one may begin after the signal was looked for\n",
         recovery={"stop_grace_s": PATIENCE_S},
     )
     pod.start()
