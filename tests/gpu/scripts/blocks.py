@@ -21,7 +21,7 @@ from llama import Llama, Shape, mean_loss
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--device", default="cuda:0")
-parser.add_argument("--steps", type=int, default=40)
+parser.add_argument("--steps", type=int, default=240)
 parser.add_argument("--told-after", type=int, default=5)
 args = parser.parse_args()
 SHAPE = Shape(layers=4, width=128, hidden=256, context=64)
