@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.agent import fork_protocol
+from tests.more import long
 
 LOAD = """
 import sys, msgspec
@@ -199,6 +200,7 @@ assert "torch._inductor.compile_fx" in sys.modules
 """
 
 
+@long
 @pytest.mark.slow
 def test_what_a_compiler_finds_out_about_the_machine_is_known_to_whoever_is_forked(
     tmp_path: Path,

@@ -33,6 +33,7 @@ from tests.cli.patient import Patient
 from tests.drivers.kubernetes.cluster import admission
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
+from tests.more import long
 from tests.otlp import OtlpReceiver
 from tests.patience import PATIENCE_S, until
 from tests.warm import PIPE, Warm
@@ -213,6 +214,7 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     assert "holdfast why gpt --on kubernetes" in ended.stderr
 
 
+@long
 def test_the_nodes_of_a_job_in_a_cluster_are_profiled_and_repeat_a_step_and_it_goes_on(
     site: Site,
 ) -> None:

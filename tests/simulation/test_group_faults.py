@@ -11,6 +11,7 @@ from holdfast.controller.policies.ladder import NAMELESS
 from holdfast.events import Diagnosed, NodesChecked
 from holdfast.simulation.group_faults import FairGroups
 from holdfast.simulation.world import World
+from tests.more import long
 from tests.simulation.test_referees import entry
 from tests.simulation.test_world import lived, quiet
 
@@ -50,6 +51,7 @@ def test_it_is_found_and_left_and_training_goes_on(nodes: int) -> None:
     assert hung
 
 
+@long
 def test_where_it_is_off_nothing_is_repeated() -> None:
     assert not group_tests_of(with_a_bad_machine(1, 4, group_tests=False))
 

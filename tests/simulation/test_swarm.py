@@ -19,6 +19,7 @@ from holdfast import journal
 from holdfast.errors import Error
 from holdfast.simulation.swarm import command, run, swarm
 from tests import warm
+from tests.more import long
 from tests.simulation.mutants import MUTANTS
 
 SMALL = ("--hours", "8", "--nodes", "6")
@@ -108,6 +109,7 @@ def test_a_seed_tells_its_story_and_where_its_journal_is(tmp_path: Path) -> None
     assert set(answer["world"]) == set(type(world).__struct_fields__)
 
 
+@long
 def test_a_terminal_sees_how_far_it_is(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     words = ("--swarm", "8", *SMALL)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.simulation import validation
 from holdfast.simulation.validation import GridCell
-from tests.more import MORE, sample
+from tests.more import MORE, long, sample
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,7 @@ def test_where_faults_are_as_frequent_as_their_cost_is_long_more_is_left_than_th
     assert all(cell.error > 0 and cell.found.mean > 0.2 for cell in invalid)
 
 
+@long
 @pytest.mark.slow
 @pytest.mark.parametrize("mttf_h", sample([6], [24]))
 def test_the_best_interval_of_a_sweep_is_that_of_young_and_daly(mttf_h: int) -> None:

@@ -165,6 +165,7 @@ def test_a_layout_goes_on_from_a_fault_in_any_step_bit_for_bit(
 HEADS = "replicated_with_grad_allreduce"
 
 
+@long
 @pytest.mark.parametrize(
     ("world", "layout"),
     sample([(2, {"tp": 2})], [(2, {"tp": 2, "sequence_parallel": True}), (4, FSDP_TP)]),
@@ -260,6 +261,7 @@ CHANGES_OF_EP: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+@long
 @pytest.mark.parametrize(
     ("world", "old", "new"), sample(CHANGES_OF_EP[:2], CHANGES_OF_EP[2:]), ids=str
 )

@@ -69,7 +69,7 @@ def flip(folder: Path, step: int) -> None:
 
 def some(old: str) -> list[str]:
     at = SHARDABLE.index(old)
-    return SHARDABLE if MORE else [(SHARDABLE * 2)[at + n] for n in (0, 2, 5, 9)]
+    return SHARDABLE if MORE else [(SHARDABLE * 2)[at + n] for n in (2, 5)]
 
 
 @pytest.mark.parametrize("old", SHARDABLE)
@@ -138,7 +138,7 @@ def test_disks_that_came_back_in_other_nodes_do_as_well(saved: Fleet) -> None:
     assert load(saved, "fsdp3", "fsdp3", moved) == {("LOCAL", STEP)}
 
 
-@pytest.mark.parametrize("layout", ["ddp3", "hsdp", "fsdp_tp"])
+@pytest.mark.parametrize("layout", sample(["fsdp_tp"], ["ddp3", "hsdp"]))
 def test_what_ranks_have_alike_is_written_once_and_by_all_in_turn(
     saved: Fleet, layout: str
 ) -> None:

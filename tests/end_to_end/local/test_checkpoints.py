@@ -15,6 +15,7 @@ from holdfast.checkpoint import catalog
 from holdfast.checkpoint.folder import FolderStore
 from tests import more
 from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+from tests.more import long
 from tests.patience import PATIENCE_S
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "preemption.md"
@@ -47,6 +48,7 @@ def kill_storage(job: RunningJob) -> None:
                 process.kill()
 
 
+@long
 def test_lost_storage_processes_are_not_noticed_and_with_two_copies_two_nodes_may_be_lost(
     home: Path,
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.local.jobs import RunningJob, program
+from tests.more import long
 from tests.otlp import OtlpReceiver, attributes, events
 from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
@@ -67,6 +68,7 @@ def test_an_incident_is_a_trace_whose_spans_are_its_bill_and_a_failed_job_is_an_
     assert {record.trace_id for record in told} == {root.trace_id for root in roots}
 
 
+@long
 def test_a_controller_that_takes_over_sends_what_was_not_taken_and_nothing_twice(
     home: Path, receiver: OtlpReceiver
 ) -> None:
