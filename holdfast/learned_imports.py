@@ -53,7 +53,8 @@ class _Seen:
 
     def _now(self) -> str:
         """The surroundings, worked out again only when anything of them has changed."""
-        seen = dict(os.environ._data), [*sys.path], os.getcwd()  # type: ignore[attr-defined]
+        variables = getattr(os.environ, "_data", os.environ)  # a script may replace it by a dict
+        seen = dict(variables), [*sys.path], _working_folder()
         if seen != self._seen:
             self._seen, self._under = seen, surroundings()
         return self._under
@@ -83,8 +84,17 @@ def surroundings() -> str:
         for name, value in dict(os.environ).items()
         if name not in apart and not name.startswith(_APART)
     }
-    text = json.dumps([sorted(told.items()), sys.path, os.getcwd()])
+    places = [place for place in sys.path if isinstance(place, str)]  # as Python reads it
+    text = json.dumps([sorted(told.items()), places, _working_folder()])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _working_folder() -> str:
+    """Empty if it has been deleted, where imports still work."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 # ── in a worker that trains ───────────────────────────────────────────────────────────────────

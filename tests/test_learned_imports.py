@@ -125,6 +125,24 @@ def test_what_follows_a_change_of_the_environment_is_imported_only_after_the_sam
     assert wait(folder, "sys.path.append('/x'); os.environ['SEEN'] = '1'") == ["1"]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "import pathlib; sys.path.insert(0, pathlib.Path('/x'))",  # which Python passes over
+        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+    ],
+)
+def test_imports_work_in_surroundings_that_only_python_takes(folder: Path, odd: str) -> None:
+    train(folder, f"{odd}\nimport lib_two")
+    assert "lib_two" in str(json.loads((folder / "list").read_text()))
+    assert wait(folder, odd) == ["1", "lib_two"]
+
+
+def test_imports_work_where_the_script_has_an_environment_of_its_own(folder: Path) -> None:
+    train(folder, "os.environ = dict(os.environ)\nimport lib_two")
+    assert "lib_two" in (folder / "list").read_text()
+
+
 def test_a_list_grows_and_one_that_is_damaged_is_none(folder: Path) -> None:
     train(folder, "import lib_one")
     train(folder, "import lib_two")

@@ -109,6 +109,12 @@ class Ready(ForkserverReply, frozen=True, kw_only=True):
     """Everything is loaded; children can be forked."""
 
 
+class Importing(ForkserverReply, frozen=True, kw_only=True):
+    """This module, which can be done without, is imported next."""
+
+    module: str
+
+
 class Unfit(ForkserverReply, frozen=True, kw_only=True):
     """These modules, by name and why, must not be loaded ahead; the forkserver ends."""
 
@@ -139,7 +145,7 @@ class Died(ForkserverReply, frozen=True, kw_only=True):
 
 
 AnyRequest = Prepare | Fork | Signal
-AnyReply = Ready | Unfit | Forked | ForkFailed | Died
+AnyReply = Ready | Importing | Unfit | Forked | ForkFailed | Died
 
 _requests = msgspec.json.Decoder(AnyRequest)
 _replies = msgspec.json.Decoder(AnyReply)

@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from holdfast.agent import child, fork_protocol, preloading, processes
@@ -54,7 +55,7 @@ class Forkserver:
         if first is None or not isinstance(first[0], fork_protocol.Prepare):
             sys.exit("the agent was gone before it said what to prepare")
         self._program = first[0].program
-        if unfit := prepare(first[0]):
+        if unfit := prepare(first[0], self._tell_import):
             self._tell(fork_protocol.Unfit(modules=unfit))
             os._exit(0)
         self._listen_to_signals()
@@ -68,6 +69,9 @@ class Forkserver:
                 return born
         self._kill_all()
         os._exit(0)
+
+    def _tell_import(self, module: str) -> None:
+        self._tell(fork_protocol.Importing(module=module))
 
     def _listen_to_signals(self) -> None:
         """Only now: a preloaded module may have set handlers of its own."""
@@ -151,11 +155,11 @@ class Forkserver:
         _flush()
 
 
-def prepare(order: fork_protocol.Prepare) -> dict[str, str]:
+def prepare(order: fork_protocol.Prepare, on_import: Callable[[str], None]) -> dict[str, str]:
     """Load what every worker needs; returns what has to be done without, and why."""
     _go_to(order.program)
     began = time.monotonic()
-    if unfit := preloading.load(order.program, order.preload):
+    if unfit := preloading.load(order.program, order.preload, on_import):
         return unfit
     gc.collect()
     gc.freeze()  # shared pages are not written to by the collector of a child

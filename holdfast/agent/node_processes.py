@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from holdfast.agent import fork_protocol, processes
 from holdfast.agent.datasets.handle import DatasetsHandle
 from holdfast.agent.forkserver_handle import ForkserverHandle
+from holdfast.agent.import_ahead import START_TRIES, ImportsAhead
 from holdfast.agent.notes import note
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.rendezvous_stores import RendezvousStores
@@ -23,9 +22,6 @@ from holdfast.agent.tracker_handle import TrackerHandle
 from holdfast.agent.unreaped import Unreaped
 from holdfast.agent.workers import Worker, Workers
 from holdfast.messages import Assignment
-
-PRELOAD_TRIES = 2  # after that many deaths while loading, nothing is preloaded any more
-START_TRIES = 4  # after that many in a row, the node is given up
 
 
 @dataclass(frozen=True)
@@ -60,9 +56,8 @@ class NodeProcesses:
         self.workers = workers
         self._environment = environment
         self.program = program  # of the newest attempt; `ReadyVersions` changes it
-        self._preload = preload
+        self._ahead = ImportsAhead(preload)
         self._tell: ProcessListener
-        self._failed_starts = 0
         self._orphans: dict[int, Worker] = {}
         self._closed = False
         self._fallen: ForkserverHandle | None = None  # the last one that died
@@ -77,9 +72,8 @@ class NodeProcesses:
         self._start_forkserver()
 
     def _start_forkserver(self) -> None:
-        preload = self._preload if self._failed_starts < PRELOAD_TRIES else fork_protocol.Preload()
         self.forkserver = ForkserverHandle(self._environment, self._on_reply, self._on_gone)
-        self.forkserver.prepare(self.program, preload)
+        self.forkserver.prepare(self.program, self._ahead.next())
 
     @property
     def ready(self) -> bool:
@@ -140,6 +134,8 @@ class NodeProcesses:
         match reply:
             case fork_protocol.Ready():
                 self._on_ready()
+            case fork_protocol.Importing(module=module):
+                self._ahead.begins(module, time.monotonic())
             case fork_protocol.Unfit(modules=modules):
                 self._do_without(modules)
             case fork_protocol.Forked(id=id_, pid=pid):
@@ -155,7 +151,7 @@ class NodeProcesses:
     def _on_ready(self) -> None:
         assert self.forkserver is not None
         self.forkserver.ready = True
-        self._failed_starts = 0
+        self._ahead.done()
         self.stores.fork_from(self.forkserver)
         self._tell.on_ready()
 
@@ -163,10 +159,7 @@ class NodeProcesses:
         """The forkserver ends by itself; the next one leaves these out."""
         assert self.forkserver is not None
         self.forkserver.replaced = True
-        for name, why in modules.items():
-            note(f"agent: {name} is not imported ahead: {why}")
-        without = (*self._preload.without, *modules)
-        self._preload = msgspec.structs.replace(self._preload, without=without)
+        self._ahead.leave_out(modules)
 
     def _on_child_death(self, id_: int, death: ProcessExit) -> None:
         if worker := self.workers.table.get(id_):
@@ -191,10 +184,11 @@ class NodeProcesses:
         if not old.replaced:
             note("agent: the forkserver has died; starting another")
         self._tell.on_store_lost()
-        self._failed_starts += 0 if old.ready or old.replaced else 1
+        if not (old.ready or old.replaced):
+            self._ahead.died(old.last_words)
         for worker in list(self.workers.table.values()):
             self._adopt(worker, old.pid)
-        if self._failed_starts < START_TRIES:
+        if not self._ahead.given_up:
             self._start_forkserver()
         else:
             died = f"the forkserver died {START_TRIES} times while it started"
@@ -221,13 +215,18 @@ class NodeProcesses:
 
     def look(self, now: float) -> None:
         """Declare those orphans dead that somebody else has reaped. End a forkserver that reaps
-        nobody: then its children are orphans of ours."""
+        nobody: then its children are orphans of ours; and one that an import does not return to."""
         for pid, worker in list(self._orphans.items()):
             if not processes.exists(pid):
                 self._bury(worker, ProcessExit(pid, None, signal.SIGKILL, time.monotonic()))
         own = {one.pid for one in self.workers.table.values() if one.pid and one.death is None}
         if self.forkserver is not None and self._unreaped.too_long(own - self._orphans.keys(), now):
             note("agent: the forkserver does not reap a worker that has ended, so it is killed")
+            self.forkserver.kill()
+        if self.forkserver is None or self.forkserver.replaced:
+            return
+        if stuck := self._ahead.stuck(self.forkserver.pid, now):
+            self._do_without(stuck)
             self.forkserver.kill()
 
 

@@ -63,8 +63,15 @@ def _watching() -> Iterator[None]:
         os.environ.__class__ = plain
 
 
-def load(program: fork_protocol.Program, preload: fork_protocol.Preload) -> dict[str, str]:
-    """Import everything; returns what is unfit, and why. Then this process must not fork."""
+def load(
+    program: fork_protocol.Program,
+    preload: fork_protocol.Preload,
+    on_import: Callable[[str], object],
+) -> dict[str, str]:
+    """Import everything; returns what is unfit, and why. Then this process must not fork.
+
+    `on_import` is called before each import that can be done without.
+    """
     sys.argv = [program.script or program.module or "", *program.args]
     unfit = {}
     with _watching():
@@ -72,7 +79,10 @@ def load(program: fork_protocol.Program, preload: fork_protocol.Preload) -> dict
             _import_or_note(Import(name))
         for wanted in _wanted(program, preload):
             left = wanted.root in _left_to_workers or wanted.module in preload.without
-            if not left and (why := _load(wanted)):
+            if left:
+                continue
+            on_import(wanted.module)
+            if why := _load(wanted):
                 unfit[wanted.module] = why
     keep_operators()
     return unfit

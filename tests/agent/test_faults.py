@@ -21,6 +21,7 @@ from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import StubController, is_alive, until
+from tests.more import MORE
 from tests.patience import PATIENCE_S
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -404,12 +405,28 @@ def test_a_warm_worker_that_fails_is_noted_and_the_attempt_shows_the_error(
     until(lambda: "above join" in agent.log(), "its output is in the log of the attempt")
 
 
-def test_a_preload_that_kills_the_forkserver_is_given_up(node: Node, home: Path) -> None:
-    (home / "deadly.py").write_text("import os; os._exit(1)\n")
-    controller, _ = node("print('runs')", warm={"preload": ["deadly"]})
+@pytest.mark.parametrize(
+    ("deadly", "why"),
+    [
+        ("import os; os._exit(4)", "the forkserver has died of it 2 times (exit status 4)"),
+        pytest.param(
+            "import time; time.sleep(600)",
+            "the import did nothing for 60 s",
+            marks=pytest.mark.skipif(not MORE, reason="HOLDFAST_TEST_MORE=1: a minute"),
+        ),
+    ],
+)
+def test_a_preload_that_the_forkserver_does_not_survive_is_done_without(
+    node: Node, home: Path, deadly: str, why: str
+) -> None:
+    (home / "deadly.py").write_text(deadly)
+    script = "import sys; print('deadly' in sys.modules, 'colorsys' in sys.modules)"
+    controller, agent = node(script, warm={"preload": ["colorsys", "deadly"]})
     controller.ready()
     controller.start()
     assert controller.exited().exit_code == 0
+    assert agent.log() == "False True\n"
+    assert f"deadly is not imported ahead: {why}" in agent.words()
 
 
 def test_a_preload_that_leaves_a_thread_is_done_without(node: Node, home: Path) -> None:

@@ -16,7 +16,7 @@ import sys, msgspec
 from holdfast.agent import late_environment, preloading, fork_protocol
 order = msgspec.json.decode(sys.argv[1], type=fork_protocol.Prepare)
 sys.path.insert(0, order.program.workdir)
-unfit = preloading.load(order.program, order.preload)
+unfit = preloading.load(order.program, order.preload, lambda name: None)
 names = [name for name in NAMES if name in sys.modules]
 looked = sorted(late_environment.read_ahead)
 found = {"unfit": unfit, "loaded": names, "argv": sys.argv, "looked": looked}
