@@ -16,7 +16,7 @@ from holdfast.cli import story
 from holdfast.cli.aside import standard_error_aside, write_through
 from holdfast.cli.controller import status_of_outcome
 from holdfast.cli.output import abandon, json_result, styled, talk, want_json
-from holdfast.cli.source import incidents_of
+from holdfast.cli.source import PARTIAL, incidents_of, marked
 from holdfast.cli.status import status_of
 from holdfast.cli.tail import TICK_S, Line, Tail, prefixed
 from holdfast.errors import ExitStatus
@@ -120,8 +120,12 @@ def _write(stream: TextIO, lines: list[Line]) -> None:
 
 
 def _summary(folder: Path, as_json: bool) -> None:
-    """The end of a job: how it ended, why if it did not go well, and what to ask next."""
-    status = status_of(folder)
+    """The end of a job: how it ended, why if it did not go well, and what to ask next. Of a record
+    that was damaged meanwhile only the beginning is told, which may be far from the end."""
+    from holdfast.drivers.records import troubles
+
+    found = [trouble for trouble in troubles(folder) if trouble.slug in PARTIAL]
+    status = marked(status_of(folder), found)
     if as_json:
         want_json()
         json_result(status)
@@ -129,6 +133,8 @@ def _summary(folder: Path, as_json: bool) -> None:
     talk(styled(story.ending(status), "green" if good else "red", sys.stderr))
     if not good:
         _account(folder, status.why or "")
+    for trouble in found:
+        talk(str(trouble))
     more = f"holdfast goodput {status.job}   holdfast logs {status.job}"
     talk(f"next: holdfast why {status.job}   {more}")
 

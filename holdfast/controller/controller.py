@@ -459,9 +459,12 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
 
 
 def _checkpoint(state: State, event: CheckpointCommitted | CheckpointFailed) -> list[AnyAction]:
-    """Those of a past attempt count as well: what is committed can be gone on from."""
+    """Those of a past attempt count as well: what is committed can be gone on from. One of this
+    attempt also says how far it has come, which is otherwise told every few seconds only."""
     if isinstance(event, CheckpointCommitted):
         checkpoints.committed(state, event)
+        if event.attempt == state.attempt:
+            _note_step(state, Progress(step=event.step))
     else:
         checkpoints.failed(state, event)
     return []

@@ -45,6 +45,13 @@ class BucketStart(NamedTuple):
     incident: int | None
 
 
+class LostMember(NamedTuple):
+    """A member that is lost."""
+
+    at: int  # its last sign of life
+    found: bool = False  # by a new controller: nobody has heard how long it lived after that
+
+
 @dataclass(slots=True)
 class Attempt:
     """Moments in milliseconds. Number 0 stands for the time before the first attempt."""
@@ -59,7 +66,7 @@ class Attempt:
     sums: Stalls | None = None  # since the start of the attempt, largest of all ranks
     settled: Stalls | None = None  # the part of `sums` that is booked, or before `productive`
     worker_fault: int | None = None  # earliest failed exit, or end of a step that was no number
-    node_fault: int | None = None  # earliest last sign of life of a lost member
+    node_fault: LostMember | None = None  # the first of the lost members
     last_exit: int | None = None
     ordered: int | None = None  # when StopAttempt was ordered
     incident: int | None = None  # opened by that order, unless somebody asked for the stop
@@ -105,13 +112,14 @@ class Attempt:
     def fault(self) -> int | None:
         """When the earliest fault struck.
 
-        A node that falls silent may train on: its fault is not before the last completed step.
+        A node that falls silent may train on: its fault is not before the last completed step. Of
+        one that was found gone nothing but that is known, unless a worker that failed tells more.
         """
-        node_fault = self.node_fault
-        if node_fault is not None and self.step_end is not None:
-            node_fault = max(node_fault, self.step_end)
-        known = [f for f in (self.worker_fault, node_fault) if f is not None]
-        return min(known, default=None)
+        gone = self.node_fault
+        if gone is None or (gone.found and self.worker_fault is not None):
+            return self.worker_fault
+        node_fault = gone.at if self.step_end is None else max(gone.at, self.step_end)
+        return earliest(self.worker_fault, node_fault)
 
 
 def earliest(known: int | None, at: int) -> int:

@@ -75,6 +75,7 @@ from holdfast.goodput.attempt import (
     WITHOUT_STEPS,
     Attempt,
     BucketStart,
+    LostMember,
     Visibility,
     earliest,
     timeline,
@@ -116,10 +117,11 @@ class Bookkeeper:
         """Take in the next line of the journal; what follows the end of the job is ignored."""
         if self._ended:
             return
-        at = self._last = max(self._last, milliseconds(entry.at))
+        at = max(self._last, milliseconds(entry.at))
         self._hear(entry.event, at)
         for action in entry.actions:
             self._obey(action, at, entry.event)
+        self._last = at
 
     def at(self, now: float | None) -> Ledger:
         """The ledger at `now`, or at the last entry; what is still open is booked as it looks."""
@@ -170,9 +172,10 @@ class Bookkeeper:
                 self._hear_of_waste(event, at)
             case OrdersLost():
                 self._attempt.number = max(self._attempt.number, event.attempt)
+            case ControllerResumed():
+                self._miss(event.existing)
             case (
                 JobSubmitted()
-                | ControllerResumed()
                 | HandedOver()
                 | NodesMet()
                 | NodeJoined()
@@ -234,10 +237,17 @@ class Bookkeeper:
             self._steps = Visibility.SEEN
         attempt.reach(event.milestone, at - milliseconds(event.ago_s))
 
-    def _suspect(self, node: str, when: int) -> None:
+    def _suspect(self, node: str, when: int, *, found: bool = False) -> None:
         """A lost member is a fault; other nodes may come and go."""
         if node in self._members:
-            self._attempt.node_fault = earliest(self._attempt.node_fault, when)
+            gone = LostMember(when, found)
+            self._attempt.node_fault = min(self._attempt.node_fault or gone, gone)
+
+    def _miss(self, existing: Sequence[str]) -> None:
+        """Members that went while there was no controller: nothing is known of them since the line
+        before, so that the time for which a machine was off is neither training nor work redone."""
+        for node in self._members - set(existing):
+            self._suspect(node, self._last, found=True)
 
     # ── orders ──
 

@@ -15,7 +15,8 @@ import pytest
 import typer.main
 
 from holdfast import cli, journal
-from holdfast.actions import Entry
+from holdfast.actions import Entry, Outcome
+from holdfast.cli import foreground
 from holdfast.controller import Limits
 from holdfast.drivers import records
 from holdfast.events import (
@@ -199,6 +200,24 @@ def test_a_damaged_journal_is_shown_up_to_the_damage_with_a_warning(
     assert err.startswith(f"error[journal-corrupt]: {path}, line 8, at byte ")
     assert cli.main(["resume", "hurt"]) == 3
     assert "error[journal-corrupt]" in capsys.readouterr().err
+
+
+def test_a_job_whose_journal_was_damaged_while_it_ran_ends_with_a_word_about_that(
+    hurt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is told of its end comes from the journal, as far as that can be read."""
+    journal.state_path(hurt / "journal.jsonl").unlink()
+    path = hurt / "journal.jsonl"
+    os.truncate(path, path.stat().st_size - 30)
+    with path.open("ab") as file:
+        file.write(b'{"seq":9}\n')
+    job = job_from_dict(
+        {"name": "hurt", "command": ["true"], "logs": {"terminal": "none"}}, where=""
+    )
+    foreground.run_shown(job, hurt, lambda _: Outcome.SUCCEEDED, as_json=True)
+    out, err = capsys.readouterr()
+    assert f"error[journal-corrupt]: {path}, line " in err
+    assert str(path) in json.loads(out)["incomplete"]
 
 
 @pytest.mark.parametrize("how", ["no text", "a folder", "deep"])

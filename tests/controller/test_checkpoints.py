@@ -9,6 +9,7 @@ from holdfast.controller.state import Trial
 from holdfast.events import (
     CheckpointCommitted,
     CheckpointFailed,
+    ControllerResumed,
     DeadlinePassed,
     NodeJoined,
     NodeReady,
@@ -202,3 +203,25 @@ def test_a_tier_that_has_never_been_saved_to_is_told_of_once_and_when_it_is_agai
     assert len(world.state.notes) == 2, "they are tried again"
     refuse(world, 4)
     assert "saving fails, step 40 is the last: " in world.state.notes[-1].text
+
+
+def test_what_is_committed_was_done_though_progress_was_not_told_since() -> None:
+    """The controller and all nodes die 2 s after the first step, long before progress is told."""
+    world = running()
+    world.tell(Progressed(attempt=1, progress=Progress(step=1)))
+    commit(world, 49)
+    world.tell(ControllerResumed(existing=()))
+    incident = world.state.incidents[-1]
+    assert (incident.cause, incident.step) == ("node-lost", 49)
+
+
+def test_what_an_earlier_attempt_committed_does_not_say_where_this_one_is() -> None:
+    world = running()
+    world.tell(world.exited("b", 1, progress=Progress(step=12)))
+    world.recover()
+    event = CheckpointCommitted(
+        node="a", tier="shared", attempt=1, step=11, seconds=2.0, bytes=1 << 20
+    )
+    world.train(step=5, restored=4)
+    world.tell(event)
+    assert world.state.reached == 5

@@ -466,3 +466,66 @@ def test_a_job_that_never_starts_only_waits() -> None:
     assert nonzero(books.buckets) == {"schedule": 9000}
     assert books.ettr == 0
     check(ledger(START, [], None))
+
+
+def test_the_time_for_which_everything_was_off_is_neither_training_nor_work_to_be_redone() -> None:
+    """Power is gone at 10 s and back after hours: what is known ends with the last line."""
+    off = [
+        heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+        *bring_up(1, 0.0, caught_up=3.0),
+        heard(8, progressed(1, 50, 0.5, 0.0, 0.0)),
+        heard(10, NodeReady(node="spare", store=STORE, instrumented=True)),
+    ]
+    books = ledger(
+        START,
+        journal(
+            *off, heard(9000, ControllerResumed(existing=()), stop(1)), heard(9001, stopped(1))
+        ),
+        START + 9005,
+    )
+    check(books)
+    assert books.buckets[Bucket.PRODUCTIVE] == 4500
+    assert books.buckets[Bucket.REPLAY] == 2500
+    assert books.bill(1) == {"detect": 8990.0, "teardown": 1.0, "schedule": 4.0}
+
+
+def test_a_plain_script_is_not_productive_while_everything_is_off() -> None:
+    entries = journal(
+        heard(1, JobSubmitted(), *assign("n0"), start(1, 1)),
+        heard(3, reached(1, Milestone.STARTED)),
+        heard(10, NodeReady(node="spare", store=STORE, instrumented=False)),
+        heard(9000, ControllerResumed(existing=("spare",)), stop(1)),
+    )
+    books = ledger(START, entries, START + 9000)
+    check(books)
+    assert books.buckets[Bucket.PRODUCTIVE] == 7000
+    assert books.bill(1) == {"detect": 8990.0}
+
+
+def test_a_member_that_went_in_an_absence_is_not_missed_before_the_last_step() -> None:
+    """The other one trained on for an hour and tells so."""
+    entries = journal(
+        heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+        *bring_up(1, 0.0, caught_up=3.0),
+        heard(10, progressed(1, 50, 0.0, 0.0, 0.0)),
+        heard(3610, ControllerResumed(existing=("n0",)), stop(1)),
+        heard(3611, stopped(1, Progress(step=9000, step_ago_s=11.0))),
+    )
+    books = ledger(START, entries, START + 3611)
+    check(books)
+    assert books.buckets[Bucket.PRODUCTIVE] == 3_597_000
+    assert books.bill(1) == {"detect": 10.0, "teardown": 1.0}
+
+
+def test_workers_that_outlived_a_member_in_an_absence_tell_when_it_went() -> None:
+    entries = journal(
+        heard(1, JobSubmitted(), *assign("n0", "n1"), start(1)),
+        heard(3, reached(1, Milestone.STARTED)),
+        heard(3610, ControllerResumed(existing=("n0",)), stop(1)),
+        heard(3610, exited(0, 1, code=1, ago_s=11.0)),
+        heard(3611, stopped(1)),
+    )
+    books = ledger(START, entries, START + 3611)
+    check(books)
+    assert books.buckets[Bucket.PRODUCTIVE] == 3_596_000
+    assert books.bill(1) == {"detect": 11.0, "teardown": 1.0}
