@@ -197,15 +197,23 @@ def _forget(state: State) -> None:
 
 def _made_progress(state: State, verdict: Diagnosed) -> bool:
     """Steps done in this attempt or, where none are reported, some life of it."""
-    ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
-    if ran_s >= restart.FRUITFUL_S:
+    if _ran_s(state) >= restart.FRUITFUL_S:
         state.last_failure = None
     return _came_further(state, restart.FRUITFUL_S if verdict.environment else restart.RAN_S)
 
 
 def _came_further(state: State, worth_s: float) -> bool:
-    ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
-    return ran_s >= worth_s or state.max_step != state.progress_mark
+    return _ran_s(state) >= worth_s or state.max_step != state.progress_mark
+
+
+def _ran_s(state: State) -> float:
+    """For how long the attempt has run, up to its fault: a script that hangs as it begins, or ends,
+    has lived no longer for having hung. Zero where steps tell more."""
+    if state.instrumented:
+        return 0.0
+    fault = state.open_incident
+    ours = fault is not None and fault.attempt == state.attempt
+    return (fault.started_at if fault and ours else state.now) - state.attempt_started_at
 
 
 # ── what the ladder is told ───────────────────────────────────────────────────────────────────

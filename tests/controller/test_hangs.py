@@ -7,9 +7,12 @@ from holdfast.actions import CollectEvidence, Diagnose, Fence, StartAttempt, Sto
 from holdfast.controller import Phase, State
 from holdfast.events import (
     AttemptStopped,
+    DeadlinePassed,
     HangJudged,
     HangSuspected,
     Judgement,
+    Milestone,
+    MilestoneReached,
     NodeLost,
     NodeLostReason,
     Progress,
@@ -156,3 +159,27 @@ def test_what_an_older_version_has_saved_says_why_an_attempt_is_being_stopped() 
     assert saved["hang"]["summary"] == STORY and "stopped_for" not in saved
     state = msgspec.json.decode(msgspec.json.encode(saved), type=State)
     assert state.stopped_for == world.state.stopped_for is not None
+
+
+@pytest.mark.parametrize(("lived_s", "fruitless"), [(2.0, [1, 2, 3]), (20.0, [0, 0, 0])])
+def test_a_script_without_steps_that_hangs_as_it_ends_has_lived_until_it_hung(
+    lived_s: float, fruitless: list[int]
+) -> None:
+    """A hang of 15 s is no progress: without any it is not repeated for ever."""
+    world = World()
+    world.submit(instrumented=False)
+    counted = []
+    for _ in fruitless:
+        started = MilestoneReached(attempt=world.state.attempt, milestone=Milestone.STARTED)
+        world.tell(started)
+        world.now += lived_s + 15.0
+        hang = msgspec.structs.replace(judged(world), ago_s=15.0)
+        assert "StopAttempt" in kinds(world.tell(hang))
+        world.all_stopped()
+        counted.append(world.state.fruitless)
+        while world.state.phase is not Phase.STARTING:
+            deadline = world.controller.next_deadline()
+            assert deadline is not None
+            world.now = max(world.now, deadline)
+            world.tell(DeadlinePassed())
+    assert counted == fruitless
