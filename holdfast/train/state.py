@@ -130,12 +130,11 @@ class State:
             learned_imports.step_ended()
 
     def _enter_step(self, total: int) -> None:
-        snapshots, able = self._snapshots, True
+        snapshots = self._snapshots
         if self.outer is not None and snapshots is not None:
             snapshots.loop.apart = not self.outer.due(self.completed + 1, total)
-            able = snapshots.loop.held
         if self.survival is not None:
-            self.survival.enter_loop(able=able)
+            self.survival.enter_loop(able=snapshots is not None and snapshots.loop.held)
 
     def restore(self) -> int:
         """Restore what is tracked now instead of when the loop begins; returns `completed`.

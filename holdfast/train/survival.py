@@ -166,8 +166,8 @@ class Survival:
             rank.say(f"this worker is replaced when the number of ranks changes, not kept: {why}")
 
     def enter_loop(self, *, able: bool = True) -> None:
-        """From here on the script need not hear of peers that are gone. `able`: there is, or will
-        be at once, a snapshot to go on from."""
+        """From here on the script need not hear of peers that are gone. `able`: there is a
+        snapshot to go on from."""
         if self._stage is ScriptStage.SETUP:
             self._stage = ScriptStage.OVER if self._refusal else ScriptStage.LOOP
         elif self._stage is ScriptStage.OVER and not self._refusal:

@@ -92,6 +92,15 @@ def test_a_survivor_that_does_not_leave_its_step_is_replaced(home: Path) -> None
     assert "KeepProcesses" not in actions(job, 0)
 
 
+def test_who_does_not_know_of_a_snapshot_that_all_have_is_replaced(home: Path) -> None:
+    """That of the first step may not have come to all: then who is kept has nothing to go on from,
+    and fails in the next attempt."""
+    job = kept(home, "--die", "1:1", **TOGETHER).start()
+    assert len(outcome(job, 0)[0]) == STEPS
+    assert [incident.cause for incident in job.incidents()] == ["worker-killed"]
+    assert "KeepProcesses" not in actions(job, 0)
+
+
 @long
 @pytest.mark.parametrize("moment", ["built", "joined", "tracked"])
 def test_a_second_fault_while_groups_are_formed_anew_replaces_all(home: Path, moment: str) -> None:
