@@ -23,6 +23,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from typing import Any, NoReturn
 
@@ -127,6 +128,7 @@ def _become(order: dict[str, Any], fds: list[int], is_ready: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["env"])
+    tempfile.tempdir = None  # it may have another TMPDIR
     said = ["-m", order["module"]] if order["is_main"] else ["holdfast"]
     _show([sys.executable, *said, *order["words"]], order["env"])
     os.chdir(order["folder"])

@@ -9,8 +9,10 @@ first one's files are kept. Run by itself, without TF_CONFIG, the script is its 
 """
 
 import argparse
+import atexit
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -37,7 +39,9 @@ def folder(shared: Path) -> str:
     if is_first():
         shared.mkdir(parents=True, exist_ok=True)
         return str(shared)
-    return tempfile.mkdtemp()
+    scratch = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return scratch
 
 
 def data(size: int) -> tf.data.Dataset:
