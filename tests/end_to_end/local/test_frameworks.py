@@ -87,6 +87,7 @@ def test_xgboost_goes_on_with_the_booster_it_had(home: Path) -> None:
     assert "2 workers, from round " in log and "from round 0" not in log
 
 
+@long
 def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
     needs("xgboost")
     tier = {"checkpoints": {"shared": {"path": str(home.parent / "kept")}}}

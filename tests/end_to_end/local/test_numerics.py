@@ -10,6 +10,7 @@ import torch
 
 from holdfast.train.data import SampleOrder
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
+from tests.more import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -62,6 +63,7 @@ def restored(job: RunningJob) -> dict[int, int]:
     return {e["attempt"]: e["step"] for e in events if e.get("milestone") == "restored"}
 
 
+@long
 def test_with_checkpoints_an_older_one_is_tried_before_the_job_ends(home: Path) -> None:
     """Slow enough for some checkpoints before the bad step."""
     args = ["--steps", "40", "--bad-step", "34", "--bad", "loss", "--times", "99"]
@@ -107,6 +109,7 @@ def test_a_batch_that_makes_numbers_nan_each_time_ends_the_job_unless_it_may_be_
     assert ["are left out" in log for log in logs] == [False, True, False], "once"
 
 
+@long
 def test_a_loss_that_is_nan_in_the_last_step_is_no_success(home: Path) -> None:
     last = ["--steps", "12", "--bad-step", "11", "--bad", "loss", "--times", "99"]
     job = small(home, args=last, name="bad", **TOGETHER).start()
@@ -114,6 +117,7 @@ def test_a_loss_that_is_nan_in_the_last_step_is_no_success(home: Path) -> None:
     assert job.status().outcome == "failed"
 
 
+@long
 def test_one_infinite_gradient_norm_is_no_fault(home: Path) -> None:
     job = small(home, args=[*ARGS, "--bad", "norm"], name="scaled", **TOGETHER).start()
     job.wait_end()

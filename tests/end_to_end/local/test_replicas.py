@@ -16,6 +16,7 @@ from tests.end_to_end.local.replica_steps import (
     replayed_pairs,
     replayed_windows,
 )
+from tests.more import long
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -91,6 +92,7 @@ PAIRS: dict[str, Any] = {
 }
 
 
+@long
 def test_of_replicas_of_two_nodes_one_goes_on_when_both_nodes_of_the_other_are_lost(
     home: Path,
 ) -> None:
