@@ -64,6 +64,7 @@ def test_pods_are_replaced_one_by_one_and_no_step_is_lost(tmp_path: Path) -> Non
     asyncio.run(_played("pods", tmp_path, story, args=UNHURRIED))
 
 
+@long
 def test_without_spares_a_pod_leaves_before_its_successor_comes_and_half_of_it_can_be_taken_back(
     tmp_path: Path,
 ) -> None:
