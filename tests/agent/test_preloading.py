@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.agent import fork_protocol
+from tests.more import long
 
 LOAD = """
 import sys, msgspec
@@ -199,6 +200,7 @@ assert "torch._inductor.compile_fx" in sys.modules
 """
 
 
+@long
 @pytest.mark.slow
 def test_what_a_compiler_finds_out_about_the_machine_is_known_to_whoever_is_forked(
     tmp_path: Path,
@@ -208,6 +210,7 @@ def test_what_a_compiler_finds_out_about_the_machine_is_known_to_whoever_is_fork
     assert found.notes == ""
 
 
+@long
 @pytest.mark.slow
 def test_a_worker_that_ends_does_not_take_pytorch_apart(tmp_path: Path) -> None:
     """What the script has registered itself is removed as ever."""

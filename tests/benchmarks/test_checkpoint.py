@@ -16,6 +16,7 @@ def row(name: str, parameters: int, saves: int) -> dict[str, Any]:
     return dict(checkpoint.row([checkpoint.measured(name, parameters, saves)]))
 
 
+@long
 def test_contestants_save_and_what_keeps_one_from_it_is_told() -> None:
     memory = row("holdfast", 3_000_000, 4)
     assert memory["n"] == 2 and memory["why"] is None

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.more import long
+
 ROOT = Path(__file__).parents[2]
 
 
+@long
 def test_quick_run_ends_with_one_json_object() -> None:
     words = ("--quick", "--json", "--nodes", "25", "--worlds", "3")
     command = [sys.executable, "benchmarks/simulation.py", *words]

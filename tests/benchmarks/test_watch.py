@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.more import long
 from watch import pod
 
 ROOT = Path(__file__).parents[2]
@@ -14,6 +15,7 @@ def test_a_pod_is_about_as_big_as_a_real_one() -> None:
     assert 4_000 < len(json.dumps(pod(0))) < 12_000
 
 
+@long
 def test_quick_run_ends_with_one_json_object() -> None:
     command = [sys.executable, "benchmarks/watch.py", "--quick", "--json", "--pods", "600"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

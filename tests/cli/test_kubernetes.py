@@ -33,6 +33,7 @@ from tests.cli.patient import Patient
 from tests.drivers.kubernetes.cluster import admission
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
+from tests.more import long
 from tests.otlp import OtlpReceiver
 from tests.patience import PATIENCE_S, until
 from tests.warm import PIPE, Warm
@@ -213,6 +214,7 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     assert "holdfast why gpt --on kubernetes" in ended.stderr
 
 
+@long
 def test_the_nodes_of_a_job_in_a_cluster_are_profiled_and_repeat_a_step_and_it_goes_on(
     site: Site,
 ) -> None:
@@ -360,6 +362,7 @@ def test_a_scheduled_job_is_submitted_by_its_pod_which_stays_until_it_has_ended(
         assert site.answer("status", "gpt")["outcome"] == "succeeded"
 
 
+@long
 def test_stopping_the_pod_of_a_scheduled_job_stops_the_job(site: Site) -> None:
     site.script("sleep 600", kubernetes={"engine": "cronjob"}, schedule={"cron": "0 3 * * *"})
     site.holdfast("submit", str(site.file))
