@@ -210,6 +210,7 @@ def test_what_a_compiler_finds_out_about_the_machine_is_known_to_whoever_is_fork
     assert found.notes == ""
 
 
+@long
 @pytest.mark.slow
 def test_a_worker_that_ends_does_not_take_pytorch_apart(tmp_path: Path) -> None:
     """What the script has registered itself is removed as ever."""

@@ -18,6 +18,7 @@ from holdfast.drivers import client
 from tests.browser.browsers import chromium
 from tests.browser.serving import ServedPage
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
+from tests.more import long
 from tests.tidy.source import ROOT
 
 pytestmark = [pytest.mark.slow, chromium]
@@ -285,6 +286,7 @@ def test_a_stream_that_was_dropped_is_taken_up_again(jobs: Path, browser: Chromi
         served.close()
 
 
+@long
 @pytest.mark.usefixtures("nothing_left")
 def test_a_live_job_is_followed_through_a_fault(home: Path, tab: Make) -> None:
     job = small(home, args=["--steps", "100000"], **TOGETHER).start()

@@ -16,6 +16,7 @@ from holdfast.checkpoint.storage_page import (
     WorkerInfo,
 )
 from holdfast.checkpoint.tiers import Tier
+from tests.more import examples
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_a_roster_is_never_seen_half_written(fd: int) -> None:
 def test_keys_are_whole_for_a_reader_while_the_writer_is_killed(fd: int) -> None:
     """Attempt and step of one key are always equal here: any other pair would be torn."""
     storage_page = StoragePage(fd)
-    for _ in range(20):
+    for _ in range(examples(20)):
         pid = os.fork()
         if pid == 0:
             writer = StoragePage(fd)

@@ -362,6 +362,7 @@ def test_a_scheduled_job_is_submitted_by_its_pod_which_stays_until_it_has_ended(
         assert site.answer("status", "gpt")["outcome"] == "succeeded"
 
 
+@long
 def test_stopping_the_pod_of_a_scheduled_job_stops_the_job(site: Site) -> None:
     site.script("sleep 600", kubernetes={"engine": "cronjob"}, schedule={"cron": "0 3 * * *"})
     site.holdfast("submit", str(site.file))

@@ -174,6 +174,7 @@ MUTANTS: dict[str, Mutant] = {
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
         first=895,
+        when_asked=True,
     ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,
@@ -326,6 +327,7 @@ MUTANTS: dict[str, Mutant] = {
         "return buddy",
         SNAPSHOT,
         105,
+        when_asked=True,
     ),
     "back-off has jitter": Mutant(
         RESTART,
@@ -378,6 +380,7 @@ MUTANTS: dict[str, Mutant] = {
         "if any(one.step == key.step for one in held[rank].private):",
         SNAPSHOT,
         first=1385,
+        when_asked=True,
     ),
     "who has no copy restores from its own": Mutant(
         CHOOSE,
@@ -393,6 +396,7 @@ MUTANTS: dict[str, Mutant] = {
         "return RestorePlan(key, shared, known) if known else None",
         SNAPSHOT,
         105,
+        when_asked=True,
     ),
     "the cap never forgets": Mutant(
         RESTART,
@@ -551,6 +555,7 @@ MUTANTS: dict[str, Mutant] = {
         "return bool(not self._begun or self.is_over)",
         TERMS,
         first=526,
+        when_asked=True,
     ),
     "not every agent is asked for its copy": Mutant(
         SUCCESSION,
@@ -558,6 +563,7 @@ MUTANTS: dict[str, Mutant] = {
         "return waited_s > 1.0",
         TERMS,
         first=373,
+        when_asked=True,
     ),
     "nodes are not told which version an attempt runs": Mutant(
         BRIDGE,

@@ -43,6 +43,7 @@ OF_SUCCESSORS: dict[str, Mutant] = {
         first=1285,
         hours=24.0,
         nodes=2,
+        when_asked=True,
     ),
     "what a lost controller alone had learned of dead workers is lost": Mutant(
         "agent/fact_queue.py",
@@ -52,6 +53,7 @@ OF_SUCCESSORS: dict[str, Mutant] = {
         first=2000057,
         hours=24.0,
         nodes=2,
+        when_asked=True,
     ),
     "a controller that hears of nobody takes its place again at once": Mutant(
         SUCCESSION,

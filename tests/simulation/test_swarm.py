@@ -22,7 +22,7 @@ from tests import warm
 from tests.more import long
 from tests.simulation.mutants import MUTANTS
 
-SMALL = ("--hours", "8", "--nodes", "6")
+SMALL = ("--hours", "2", "--nodes", "6")
 BUG = MUTANTS["a lost node is not fenced"]
 
 
@@ -103,7 +103,7 @@ def test_a_seed_tells_its_story_and_where_its_journal_is(tmp_path: Path) -> None
     assert told.stdout.splitlines()[0].split() == ["0.000", "JobSubmitted", "AskNodes", "6"]
     answer = json.loads(simulate(tmp_path, *words, "--json").stdout)
     entries = list(journal.entries(Path(answer["journal"])))
-    world, lines = run(7, hours=8.0, nodes=6)
+    world, lines = run(7, hours=2.0, nodes=6)
     assert Path(answer["journal"]).read_bytes() == lines
     assert answer["world"]["entries"] == len(entries) == world.entries
     assert set(answer["world"]) == set(type(world).__struct_fields__)
@@ -141,8 +141,8 @@ def _all_of(terminal: int) -> str:
 
 
 def test_a_swarm_tells_the_same_of_each_seed_as_the_seed_alone() -> None:
-    told = sorted(swarm(30, 8, hours=4.0, nodes=4), key=lambda world: world.seed)
-    assert told == [run(seed, hours=4.0, nodes=4)[0] for seed in range(30, 38)]
+    told = sorted(swarm(30, 8, hours=2.0, nodes=4), key=lambda world: world.seed)
+    assert told == [run(seed, hours=2.0, nodes=4)[0] for seed in range(30, 38)]
 
 
 def children() -> set[Any]:
@@ -152,7 +152,7 @@ def children() -> set[Any]:
 
 def test_worlds_are_lived_through_on_all_cores() -> None:
     before = children()
-    worlds = swarm(0, 12, hours=4.0, nodes=4)
+    worlds = swarm(0, 12, hours=1.0, nodes=4)
     next(worlds)
     assert len(children() - before) == min(len(os.sched_getaffinity(0)), 12)
     worlds.close()
@@ -160,7 +160,7 @@ def test_worlds_are_lived_through_on_all_cores() -> None:
 
 def test_a_process_that_is_killed_ends_the_swarm_instead_of_hanging_it() -> None:
     before = children()
-    worlds = swarm(0, 10_000)
+    worlds = swarm(0, 10_000, hours=1.0, nodes=2)
     next(worlds)
     (children() - before).pop().kill()
     with pytest.raises(Error, match="simulation-killed"):

@@ -21,9 +21,10 @@ from holdfast.simulation.environment import AT_ONCE_MAX, Environment, Foul
 from holdfast.simulation.hardship import CLUSTER, RATES, SHARES, Hardship, draw
 from holdfast.simulation.swarm import run
 from holdfast.simulation.world import World
+from tests.more import MORE
 
 SEEDS = range(40)
-HASHED = 12
+HASHED = 12 if MORE else 4
 DIGESTS = """
 import hashlib, sys
 from holdfast.simulation.swarm import run

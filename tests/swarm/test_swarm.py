@@ -15,13 +15,14 @@ from tests.more import sample
 SWARMS = sample(  # first seed, worlds, hours, nodes
     [
         (1000, 13, 24.0, 2),
-        (1000, 13, 24.0, 4),
+        (1000, 6, 24.0, 4),
         (2000, 25, 2.0, 1),
         (3000, 4, 6.0, 64),
         (4003, 1, 96.0, 16),
     ],
     [
         (10, 15, 24.0, 16),
+        (1006, 7, 24.0, 4),
         *((first, 25, 24.0, 16) for first in range(25, 300, 25)),
         *((1025, 125, 24.0, nodes) for nodes in (2, 4)),
         *((1013, 12, 24.0, nodes) for nodes in (2, 4)),

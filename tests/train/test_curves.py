@@ -48,7 +48,7 @@ SIMPLE = [(2, DDP), (2, PIPELINE)]
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[CurveFleet]:
-    fleet = CurveFleet(8 if MORE else 4)
+    fleet = CurveFleet(8 if MORE else 2)
     yield fleet
     fleet.close()
 
@@ -253,8 +253,8 @@ def test_experts_go_on_from_a_fault_in_any_step_bit_for_bit(fleet: CurveFleet) -
 
 
 CHANGES_OF_EP: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
-    (2, EP, {"dp_shard": 2}),
     (2, {"dp_shard": 2}, EP),
+    (2, EP, {"dp_shard": 2}),
     (2, {"tp": 2}, {"cp": 2, "ep": 2}),
     (4, {"dp_shard": 4, "ep": 4}, {"dp_replicate": 2, "dp_shard": 2, "ep": 2}),
     (4, {"pp": 2, "dp_shard": 2, "ep": 2}, {"dp_shard": 4, "ep": 2}),
@@ -263,7 +263,9 @@ CHANGES_OF_EP: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
 
 @long
 @pytest.mark.parametrize(
-    ("world", "old", "new"), sample(CHANGES_OF_EP[:2], CHANGES_OF_EP[2:]), ids=str
+    ("world", "old", "new"),
+    sample(CHANGES_OF_EP[:1], CHANGES_OF_EP[1:]),
+    ids=str,
 )
 def test_experts_that_are_divided_among_other_ranks_continue_the_curve(
     fleet: CurveFleet, experts_alone: list[float], world: int, old: Any, new: Any
@@ -282,7 +284,7 @@ PAIRS: dict[str, Any] = {"dp_replicate": -1, "dp_shard": 2}
 
 @pytest.mark.parametrize(
     ("world", "layout", "each"),
-    sample([(4, PAIRS, 2)], [(2, None, 1), (4, None, 2)]),
+    sample([(2, None, 1)], [(4, None, 2), (4, PAIRS, 2)]),
     ids=str,
 )
 def test_with_an_outer_step_of_sgd_after_each_step_it_is_plain_averaging(
@@ -296,16 +298,20 @@ def test_with_an_outer_step_of_sgd_after_each_step_it_is_plain_averaging(
     assert apart(averaged, alone) < TOLERANCE
 
 
-@pytest.mark.parametrize("layout", sample([PAIRS], [None]), ids=str)
+@pytest.mark.parametrize(
+    ("world", "layout", "each"),
+    sample([(2, None, 1)], [(4, None, 2), (4, PAIRS, 2)]),
+    ids=str,
+)
 def test_what_breaks_off_within_a_window_is_resumed_where_that_began_bit_for_bit(
-    fleet: CurveFleet, layout: Any
+    fleet: CurveFleet, world: int, layout: Any, each: int
 ) -> None:
-    job: dict[str, Any] = {"outer": OuterWish(2, 0.7, 0.9), "nodes_each": 2}
-    undisturbed = fleet.losses(layout, 4, **job)
-    what = {**job, "arena": f"outer {layout}"}
+    job: dict[str, Any] = {"outer": OuterWish(2, 0.7, 0.9), "nodes_each": each}
+    undisturbed = fleet.losses(layout, world, **job)
+    what = {**job, "arena": f"outer {world} {layout}"}
     assert undisturbed[-1] < undisturbed[0]
-    before = fleet.losses(layout, 4, until=4, **what)  # three steps, and a part of the fourth
-    after = fleet.losses(layout, 4, seed=2, **what)
+    before = fleet.losses(layout, world, until=4, **what)  # three steps, and a part of the fourth
+    after = fleet.losses(layout, world, seed=2, **what)
     assert before == undisturbed[:4]
     assert after == undisturbed[2:], "its third step was given up"
 

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.integrations.unsent import Unsent
 from holdfast.train.parallel import data_parallel, spread
+from tests.more import sample
 from tests.patience import PATIENCE_S
 from tests.train.forks import FORKS
 
@@ -122,7 +123,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", sample([3], [2]))
 def test_a_fresh_worker_finds_the_gradients_an_old_one_would(
     tmp_path: Path, world_size: int, options: dict[str, Any]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint.arena import Arena, StatePart
 from holdfast.events import Milestone
-from tests.more import sample
+from tests.more import long, sample
 from tests.train.cluster import Attempt, Cluster
 from tests.train.conftest import Make, Undisturbed
 
@@ -50,8 +50,8 @@ FURTHER = ["joined", "after_backward:0", "snapshot:2", "step:1", "snapshot:5", f
 @pytest.mark.parametrize(
     ("nodes", "local", "place"),
     sample(
-        [(1, 2, place) for place in PLACES] + [(1, 1, place) for place in FURTHER[::2]],
-        [(1, 1, place) for place in PLACES + FURTHER[1::2]] + [(1, 2, p) for p in FURTHER],
+        [(1, 2, place) for place in PLACES],
+        [(1, 1, place) for place in PLACES + FURTHER] + [(1, 2, place) for place in FURTHER],
     ),
 )
 def test_killed_anywhere_it_goes_on_in_place(
@@ -67,8 +67,7 @@ def test_killed_anywhere_it_goes_on_in_place(
 
 
 LOST_AT = ["step:1", "step:4", "after_backward:4", "snapshot:9", "step:7"]
-LOST = [(2, 1, "step:1"), (2, 1, "snapshot:9"), (2, 1, "step:7"), (3, 1, "step:4"),
-        (2, 2, "after_backward:4")]  # fmt: skip
+LOST = [(2, 1, "snapshot:9"), (2, 1, "step:7"), (2, 2, "after_backward:4")]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +86,7 @@ def test_a_lost_node_costs_at_most_two_steps(
     assert completed(first) - second.restored[0] <= 2
 
 
+@long
 def test_every_node_may_be_lost_one_after_the_other(make: Make, undisturbed: Undisturbed) -> None:
     """After each restore the copies of the lost node are made anew before anything else is lost."""
     cluster = make(3, 1)
@@ -225,8 +225,12 @@ BESIDE_AT = ["step:4", "after_backward:5", f"step:{LAST}"]
 @pytest.mark.parametrize(
     ("nodes", "local", "lazy", "place"),
     sample(
-        [(*how, BESIDE_AT[n % 3]) for n, how in enumerate(BESIDE)],
-        [(*how, BESIDE_AT[n % 3 - m]) for n, how in enumerate(BESIDE) for m in (1, 2)],
+        [(*how, BESIDE_AT[n % 3]) for n, how in enumerate(BESIDE) if how[0] == 2],
+        [
+            (*how, BESIDE_AT[n % 3 - m])
+            for n, how in enumerate(BESIDE)
+            for m in ((1, 2) if how[0] == 2 else (0, 1, 2))
+        ],
     ),
 )
 def test_copies_beside_training_hold_the_state_they_are_named_after(
@@ -325,7 +329,7 @@ def test_a_sharded_model_goes_on_bit_by_bit_also_without_a_node(
     assert faulty.outcome() == quiet.outcome()
 
 
-@pytest.mark.parametrize(("split", "ranks"), sample([("", 3), ("sharded", 3)], [("", 1)]))
+@pytest.mark.parametrize(("split", "ranks"), sample([("sharded", 3)], [("", 3), ("", 1)]))
 def test_training_goes_on_with_another_number_of_nodes(make: Make, split: str, ranks: int) -> None:
     """From memory alone: of two nodes one or three are left; then a fault in the new layout."""
     old, new = make(2, 1, SPLIT=split), make(ranks, 1, SPLIT=split)

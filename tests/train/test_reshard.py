@@ -1,8 +1,9 @@
 """State of any layout loads into any other, from memory, local disks and shared storage, bit for
 bit; and what is damaged is left aside by all ranks."""
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.train.layouts import SHARDABLE, WORLDS, Fleet, Net
 STEP = 7
 SHARED, LOCAL = "HOLDFAST_CHECKPOINT_SHARED", "HOLDFAST_CHECKPOINT_LOCAL"
 BELOW, FROM = "HOLDFAST_RESTORE_BELOW", "HOLDFAST_RESTORE_FROM"
+Saved = Callable[[str], Fleet]
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +27,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.fixture(scope="module")
-def saved(fleet: Fleet) -> Fleet:
-    """The truth, saved in every layout."""
-    for layout, world in WORLDS.items():
-        fleet.world(world, ("save", layout, STEP, layout, ["shared", "local"]))
-    return fleet
+def saved(fleet: Fleet) -> Saved:
+    """The truth, saved in a layout once."""
+
+    @functools.cache
+    def saved_in(layout: str) -> Fleet:
+        fleet.world(WORLDS[layout], ("save", layout, STEP, layout, ["shared", "local"]))
+        return fleet
+
+    return saved_in
 
 
 @pytest.fixture
@@ -68,28 +74,29 @@ def flip(folder: Path, step: int) -> None:
 
 
 def some(old: str) -> list[str]:
-    at = SHARDABLE.index(old)
-    return SHARDABLE if MORE else [(SHARDABLE * 2)[at + n] for n in (2, 5)]
+    """Each is loaded once, into a layout of another kind."""
+    return SHARDABLE if MORE else [(SHARDABLE * 2)[SHARDABLE.index(old) + 5]]
 
 
 @pytest.mark.parametrize("old", SHARDABLE)
-def test_a_layout_loads_into_others_from_shared_storage(saved: Fleet, old: str) -> None:
+def test_a_layout_loads_into_others_from_shared_storage(saved: Saved, old: str) -> None:
+    fleet = saved(old)
     for new in some(old):
-        assert load(saved, old, new, shared(saved, old)) == {("SHARED", STEP)}
+        assert load(fleet, old, new, shared(fleet, old)) == {("SHARED", STEP)}
 
 
 @pytest.mark.parametrize("layout", WORLDS)
-def test_the_same_layout_is_loaded_from_memory_as_it_lies(saved: Fleet, layout: str) -> None:
-    assert load(saved, layout, layout, {}, layout) == {("ARENAS", STEP)}
+def test_the_same_layout_is_loaded_from_memory_as_it_lies(saved: Saved, layout: str) -> None:
+    assert load(saved(layout), layout, layout, {}, layout) == {("ARENAS", STEP)}
 
 
 @pytest.mark.parametrize(("attempt", "looked"), [(STEP + 1, False), (STEP + 2, True)])
 def test_no_tier_is_looked_at_for_what_the_attempt_before_left_in_memory(
-    saved: Fleet, attempt: int, looked: bool
+    saved: Saved, attempt: int, looked: bool
 ) -> None:
     """Older memory may have been left behind by an attempt in between."""
     step = ("load", "fsdp3", {SHARED: "nowhere://"}, "fsdp3", 3, attempt)
-    _, answers, (words, *_) = saved.world(3, ("words",), step, ("words",))
+    _, answers, (words, *_) = saved("fsdp3").world(3, ("words",), step, ("words",))
     assert answers == [([], "ARENAS", STEP)] * 3
     assert ("cannot read checkpoints in the shared tier" in words) == looked
 
@@ -97,33 +104,35 @@ def test_no_tier_is_looked_at_for_what_the_attempt_before_left_in_memory(
 @pytest.mark.parametrize(
     ("old", "new"),
     sample(
+        [("ddp3", "fsdp_tp"), ("fsdp4", "fsdp3"), ("fsdp2", "pp_fsdp")],
         [
-            ("ddp3", "fsdp_tp"),
-            ("fsdp4", "fsdp3"),
             ("hsdp", "ddp3"),
-            ("fsdp2", "pp_fsdp"),
             ("tp2", "fsdp4"),
+            ("single", "fsdp3"),
+            ("ddp2", "single"),
+            ("pp2", "single"),
+            ("fsdp3", "hsdp"),
         ],
-        [("single", "fsdp3"), ("ddp2", "single"), ("pp2", "single"), ("fsdp3", "hsdp")],
     ),
 )
-def test_memory_of_another_layout_is_enough(saved: Fleet, old: str, new: str) -> None:
+def test_memory_of_another_layout_is_enough(saved: Saved, old: str, new: str) -> None:
     """The private part of a rank that is not there any more comes from its buddy."""
-    assert load(saved, old, new, {}, old) == {("MEMORY", STEP)}
+    assert load(saved(old), old, new, {}, old) == {("MEMORY", STEP)}
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     sample(
-        [("fsdp2", "fsdp3"), ("hsdp", "fsdp_tp"), ("pp2", "tp2")],
-        [("tp2", "hsdp"), ("ddp2", "fsdp4")],
+        [("fsdp2", "fsdp3"), ("pp2", "tp2")],
+        [("hsdp", "fsdp_tp"), ("tp2", "hsdp"), ("ddp2", "fsdp4")],
     ),
 )
-def test_disks_of_nodes_are_read_by_all(saved: Fleet, old: str, new: str) -> None:
-    assert load(saved, old, new, local(saved, old)) == {("LOCAL", STEP)}
+def test_disks_of_nodes_are_read_by_all(saved: Saved, old: str, new: str) -> None:
+    fleet = saved(old)
+    assert load(fleet, old, new, local(fleet, old)) == {("LOCAL", STEP)}
 
 
-@pytest.mark.parametrize("layout", ["fsdp4", "hsdp"])
+@pytest.mark.parametrize("layout", sample(["fsdp4"], ["hsdp"]))
 def test_ranks_of_a_node_share_its_disk(fleet: Fleet, layout: str) -> None:
     name = f"{layout}-by-two"
     fleet.world(4, ("share", 2), ("save", layout, STEP, name, ["local"]))
@@ -133,17 +142,18 @@ def test_ranks_of_a_node_share_its_disk(fleet: Fleet, layout: str) -> None:
     assert load(fleet, layout, "fsdp3", env) == {("LOCAL", STEP)}
 
 
-def test_disks_that_came_back_in_other_nodes_do_as_well(saved: Fleet) -> None:
-    moved = {LOCAL: str(saved.folder / "fsdp3-local") + "-{next}"}
-    assert load(saved, "fsdp3", "fsdp3", moved) == {("LOCAL", STEP)}
+def test_disks_that_came_back_in_other_nodes_do_as_well(saved: Saved) -> None:
+    fleet = saved("fsdp3")
+    moved = {LOCAL: str(fleet.folder / "fsdp3-local") + "-{next}"}
+    assert load(fleet, "fsdp3", "fsdp3", moved) == {("LOCAL", STEP)}
 
 
 @pytest.mark.parametrize("layout", sample(["fsdp_tp"], ["ddp3", "hsdp"]))
 def test_what_ranks_have_alike_is_written_once_and_by_all_in_turn(
-    saved: Fleet, layout: str
+    saved: Saved, layout: str
 ) -> None:
     """The rest is small and each rank's own: buffers, random numbers, the index."""
-    (folder,) = (saved.folder / f"{layout}-shared").glob("step-*")
+    (folder,) = (saved(layout).folder / f"{layout}-shared").glob("step-*")
     parts = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
     written = [
         sum(leaf["length"] for part in one["parts"].values() for leaf in _written(part))
@@ -160,23 +170,25 @@ def _written(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("old", "new"), [("fsdp_tp", "fsdp3"), ("ddp2", "fsdp_tp")])
-def test_dcp_reads_into_a_sharded_model_what_we_saved(saved: Fleet, old: str, new: str) -> None:
-    assert saved.world(WORLDS[new], ("load_by_dcp", new, old)) == [[[]] * WORLDS[new]]
+def test_dcp_reads_into_a_sharded_model_what_we_saved(saved: Saved, old: str, new: str) -> None:
+    assert saved(old).world(WORLDS[new], ("load_by_dcp", new, old)) == [[[]] * WORLDS[new]]
 
 
 def test_a_model_whose_parts_are_not_known_is_refused(fleet: Fleet) -> None:
     assert fleet.world(2, ("flat",)) == [["not-tracked", "not-tracked"]]
 
 
-def test_a_layout_that_says_nothing_stays_as_it_is(saved: Fleet) -> None:
+def test_a_layout_that_says_nothing_stays_as_it_is(saved: Saved) -> None:
     """From storage too, as long as the ranks are as many."""
-    assert load(saved, "plain2", "plain2", shared(saved, "plain2")) == {("SHARED", STEP)}
+    fleet = saved("plain2")
+    assert load(fleet, "plain2", "plain2", shared(fleet, "plain2")) == {("SHARED", STEP)}
 
 
-def test_a_layout_that_says_nothing_is_not_given_to_others(saved: Fleet) -> None:
+def test_a_layout_that_says_nothing_is_not_given_to_others(saved: Saved) -> None:
     """Neither from memory, where rank 0 keeps the copy of rank 1, nor from storage."""
-    for env, arena in (({}, "plain2"), (shared(saved, "plain2"), "")):
-        assert saved.world(1, ("load", "single", env, arena, 2)) == [["layout-unknown"]]
+    fleet = saved("plain2")
+    for env, arena in (({}, "plain2"), (shared(fleet, "plain2"), "")):
+        assert fleet.world(1, ("load", "single", env, arena, 2)) == [["layout-unknown"]]
 
 
 def test_damage_in_the_newest_makes_all_ranks_use_the_one_before(fleet: Fleet, fresh: str) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from holdfast.checkpoint import catalog
 from holdfast.checkpoint.folder import FolderStore
-from tests import more
 from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
 from tests.more import long
 from tests.patience import PATIENCE_S
@@ -142,7 +141,7 @@ def test_a_job_whose_model_has_changed_stops_and_loses_nothing_until_it_begins_a
     assert all(catalog.verify(place, one.key) == [] for one in (*seen.committed, *seen.void))
 
 
-@more.long
+@long
 def test_a_poisoned_checkpoint_is_left_for_an_older_one(home: Path) -> None:
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 1}}}
     args = ["--steps", "50", "--mib", "1", "--pause", "0.1", "--poison", "39", "--fails", "40"]

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, program, small
+from tests.more import long
 from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
 
@@ -77,6 +78,7 @@ def test_a_killed_controller_does_not_disturb_training_and_resume_goes_on(home: 
     assert len(job.losses()) == 150
 
 
+@long
 def test_a_fault_while_the_controller_is_away_is_repaired_when_it_is_back(home: Path) -> None:
     job = small(home, args=["--steps", "80"]).start()
     job.wait_step(10)
@@ -89,6 +91,7 @@ def test_a_fault_while_the_controller_is_away_is_repaired_when_it_is_back(home: 
     assert len(job.losses()) == 80
 
 
+@long
 def test_a_job_that_ended_while_the_controller_was_away_ends_as_if_nothing_had_happened(
     home: Path,
 ) -> None:
@@ -173,6 +176,7 @@ def test_a_closed_terminal_does_not_stop_the_job(home: Path) -> None:
     job.wait_end(0)
 
 
+@long
 def test_a_controller_that_was_paused_does_not_blame_the_nodes(home: Path) -> None:
     recovery = {"heartbeat_timeout_s": 1.0}
     job = small(home, args=["--steps", "40", "--pause", "0.2"], recovery=recovery).start()

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.checkpoint.arena import HEADER_BYTES, Arena, StatePart
 from tests.end_to_end.local.jobs import RunningJob, small
+from tests.more import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -54,6 +55,7 @@ def test_a_corrupted_snapshot_is_found_and_replaced_by_the_copies_of_others(home
     assert "damaged part of a snapshot" in job.said()
 
 
+@long
 def test_snapshots_that_are_all_corrupted_cost_the_work_but_not_the_job(home: Path) -> None:
     args = ["--steps", "60"]
     job = small(home, args=args, snapshots={"every_steps": 1000}).start()
@@ -66,6 +68,7 @@ def test_snapshots_that_are_all_corrupted_cost_the_work_but_not_the_job(home: Pa
     assert "starting from step 0" in job.said()
 
 
+@long
 def test_a_truncated_arena_breaks_one_worker_and_loses_at_most_a_step(home: Path) -> None:
     """Who touches the hole first decides what is seen. A worker that copies its own part dies of
     SIGBUS; when it is the kernel, sending that for gloo, gloo aborts the worker (bad address);

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.local.jobs import TOGETHER, small
-from tests.more import MORE, sample
+from tests.more import MORE, long, sample
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -20,8 +20,13 @@ KILLS = 10 if MORE else 5
 @pytest.mark.parametrize(
     ("moment", "shape"),
     sample(
-        [("rendezvous", {}), ("snapshot", {}), ("between-steps", TOGETHER)],
-        [("first-step", TOGETHER), ("last-step", TOGETHER), ("after-steps", {})],
+        [("rendezvous", {}), ("snapshot", {})],
+        [
+            ("between-steps", TOGETHER),
+            ("first-step", TOGETHER),
+            ("last-step", TOGETHER),
+            ("after-steps", {}),
+        ],
     ),
 )
 def test_a_worker_killed_at_any_moment_costs_at_most_a_step(
@@ -48,6 +53,7 @@ def test_a_worker_killed_before_join_is_restarted(home: Path) -> None:
     assert [i.cause for i in job.incidents()] == ["worker-killed"]
 
 
+@long
 def test_a_lost_agent_is_replaced_by_the_spare(home: Path) -> None:
     job = small(home, spares=1, args=["--steps", "60"]).start()
     job.wait_step(10)
@@ -84,6 +90,7 @@ def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> Non
     assert "heartbeat" in incident.summary
 
 
+@long
 def test_many_kills_in_a_row_at_random_moments(home: Path) -> None:
     chance = random.Random(20261120)
     args = ["--steps", str(20 * KILLS), "--pause", "0.06"]

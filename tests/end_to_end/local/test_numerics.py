@@ -109,6 +109,7 @@ def test_a_batch_that_makes_numbers_nan_each_time_ends_the_job_unless_it_may_be_
     assert ["are left out" in log for log in logs] == [False, True, False], "once"
 
 
+@long
 def test_a_loss_that_is_nan_in_the_last_step_is_no_success(home: Path) -> None:
     last = ["--steps", "12", "--bad-step", "11", "--bad", "loss", "--times", "99"]
     job = small(home, args=last, name="bad", **TOGETHER).start()

@@ -17,9 +17,9 @@ import pytest
 from holdfast.drivers import client
 from holdfast.profiles import AUTOMATIC, ProfileWish
 from holdfast.status import JobStatus
-from tests import more
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, guide, program, small
 from tests.end_to_end.local.short_blocks import BLOCK_S, WithShortBlocks
+from tests.more import long
 from tests.patience import PATIENCE_S
 from tests.warm import holdfast, start
 
@@ -109,6 +109,7 @@ def test_a_profile_changes_no_loss_and_restarts_nothing(home: Path) -> None:
     assert again.losses() == with_profile
 
 
+@long
 def test_a_script_without_the_library_is_profiled_by_its_optimizer_steps(home: Path) -> None:
     options: dict[str, Any] = {"framework": "pytorch", "warm": {"mode": "auto"}}
     job = program(home, PLAIN, workdir=str(home.parent), **options, **TOGETHER).start()
@@ -124,6 +125,7 @@ def test_a_script_without_the_library_is_profiled_by_its_optimizer_steps(home: P
     assert job.status().attempt == 1 and not job.incidents()
 
 
+@long
 def test_who_cannot_be_profiled_is_told_so_and_nothing_is_left(home: Path) -> None:
     job = small(home, args=["--steps", str(STEPS), "--pause", "0.25"], **TOGETHER).start()
     job.wait_step(1)
@@ -187,7 +189,7 @@ class Paced:
         return [one.text for one in self.job.status().notes]
 
 
-@more.long
+@long
 def test_steps_that_become_slow_are_profiled_once_and_everybody_is_shown_why(home: Path) -> None:
     site = Paced(home)
     job, traced = site.job, site.job.folder / "profiles"

@@ -35,7 +35,7 @@ from holdfast.spec.cluster import Engine
 from holdfast.status import JobStatus
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.contract.site import Site, running
-from tests.more import MORE, sample
+from tests.more import MORE, long, sample
 from tests.patience import PATIENCE_S
 
 ALL: tuple[Engine, ...] = (
@@ -45,18 +45,21 @@ ALL: tuple[Engine, ...] = (
 UNHURRIED = ("--pause", "0.1")  # while a lease ends nobody has to train hundreds of steps
 FIRST_STEP = '"attempt":2,"milestone":"first_step"'
 # Training itself is the same on all engines, so it takes torch on one of them only, and there where
-# steps are looked at. What an engine does not see is tried on one, and on another when asked; of
-# kinds with one operator one stands for those that it replaces alike; HOLDFAST_ALL_ENGINES=1 tries
-# everything on all.
+# steps are looked at. What an engine does not see is tried on one, and on another when asked; what
+# it does itself on some, so that each has its turn, and on the others when asked; of kinds with one
+# operator pytorchjob stands for all. HOLDFAST_ALL_ENGINES=1 tries everything on all.
 FULL: tuple[Engine, ...] = ALL if os.environ.get("HOLDFAST_ALL_ENGINES") else ("pods",)
 REFILL = ("pods", "job", "jobset", "trainjob")  # others wait for the dead machine's pod to go
 SOME: tuple[Engine, ...] = ALL if FULL == ALL else tuple(sample(["pods"], ["jobset"]))
-ALIKE = ("tfjob", "jaxjob", "xgboostjob", "paddlejob")  # and pytorchjob
-every_engine = pytest.mark.parametrize(
-    "engine", [engine for engine in ALL if FULL == ALL or engine not in ALIKE]
-)
 some_engines = pytest.mark.parametrize("engine", SOME)
 torch_engine = pytest.mark.parametrize("engine", FULL)
+
+
+def engines(*always: Engine, when_asked: tuple[Engine, ...]) -> pytest.MarkDecorator:
+    """Of a test of what an engine does itself."""
+    return pytest.mark.parametrize("engine", ALL if FULL == ALL else sample(always, when_asked))
+
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
@@ -78,7 +81,7 @@ def played(
     asyncio.run(play())
 
 
-@every_engine
+@engines("pods", "jobset", "trainjob", "mpijob", "volcano", when_asked=("job", "pytorchjob"))
 def test_a_job_trains_to_its_end_and_the_engine_knows(engine: Engine, tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         status = await site.ends("succeeded")
@@ -183,7 +186,7 @@ async def _updated_in_its_pods(site: Site, pods: set[str]) -> None:
         assert (await site.trains(attempt=attempt)).version == 4
 
 
-@pytest.mark.parametrize("engine", FULL if FULL == ALL else ("pods", "jobset"))
+@engines("job", "pytorchjob", when_asked=("pods", "jobset"))
 def test_a_deleted_pod_is_replaced_and_after_a_stop_the_engine_brings_nothing_back(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -267,6 +270,7 @@ def test_a_dead_machine_is_noticed_by_silence(engine: Engine, tmp_path: Path) ->
     played(engine, tmp_path, story, machines=5, scheduling=apart)
 
 
+@long
 def test_a_machine_whose_kubelet_stops_costs_no_pods_until_it_is_back(tmp_path: Path) -> None:
     """The cluster marks its pod for deletion, and the node in it trains on."""
 
@@ -292,6 +296,7 @@ def test_a_machine_whose_kubelet_stops_costs_no_pods_until_it_is_back(tmp_path: 
     played("pods", tmp_path, story, machines=5, scheduling=apart)
 
 
+@long
 def test_a_pod_of_a_machine_that_was_removed_is_dropped(tmp_path: Path) -> None:
     """Volcano waits for the pod of a dead machine, which nobody takes away: with the right to look
     at machines the controller does, once the machine is no part of the cluster any more."""
@@ -390,6 +395,7 @@ def test_the_machine_of_the_controller_and_of_a_member_may_go(harm: str, tmp_pat
     played("pods", tmp_path, story, machines=3, scheduling=apart)
 
 
+@long
 def test_a_controller_that_the_api_does_not_answer_gives_way_to_the_one_it_answers(
     tmp_path: Path,
 ) -> None:
@@ -415,6 +421,7 @@ def test_a_controller_that_the_api_does_not_answer_gives_way_to_the_one_it_answe
     played("pods", tmp_path, story, trains=True, args=UNHURRIED)
 
 
+@long
 def test_a_controller_that_hears_of_no_node_any_more_gives_way_to_one_that_does(
     tmp_path: Path,
 ) -> None:
@@ -517,7 +524,7 @@ def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path)
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("engine", sample(["pods"], ["job", "pytorchjob"]))
+@pytest.mark.parametrize("engine", sample(["job"], ["pods", "pytorchjob"]))
 def test_the_engine_makes_as_many_pods_as_the_job_is_scaled_to(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -553,6 +560,7 @@ async def _as_few_as_can_be(site: Site) -> bool:
     return len(site.pods("node")) == max(2, number + 1)
 
 
+@long
 @torch_engine
 def test_a_bug_in_the_code_ends_the_job_with_its_traceback(engine: Engine, tmp_path: Path) -> None:
     async def story(site: Site) -> None:
