@@ -25,6 +25,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from tests.drivers.kubernetes.cluster import rbac
+from tests.drivers.kubernetes.cluster.addresses import Network
 from tests.drivers.kubernetes.cluster.conditions import is_true
 from tests.drivers.kubernetes.cluster.engines import jobs
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster, in_thread
@@ -574,3 +575,18 @@ def test_a_controller_that_dies_fails_the_test() -> None:
 
 async def _dies() -> None:
     raise ZeroDivisionError
+
+
+# ── networks ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_clusters_that_run_at_once_share_no_network_and_an_ended_one_leaves_its_own() -> None:
+    networks = [Network() for _ in range(20)]
+    try:
+        assert len({network.pod().split(".")[1] for network in networks}) == len(networks)
+    finally:
+        for network in networks:
+            network.leave()
+    again = [Network() for _ in range(200)]
+    for network in again:
+        network.leave()

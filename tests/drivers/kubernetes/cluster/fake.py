@@ -124,6 +124,7 @@ class FakeCluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.http.stop()
+        self.network.leave()
         for exception in died:
             if exception is not None:
                 raise exception
