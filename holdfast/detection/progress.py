@@ -98,6 +98,10 @@ class ProgressReducer:
             for page in pages
         )
 
+    def watched_s(self, now: float) -> float:
+        """How long this controller has watched the attempt."""
+        return now - self._began
+
     def still_s(self, now: float) -> float:
         """How long no rank has completed a step; 0 if none has told of one."""
         return max(

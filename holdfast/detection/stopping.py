@@ -8,6 +8,8 @@ would hold up all the others.
 import math
 from collections.abc import Iterable
 
+import msgspec
+
 from holdfast.events import AttemptStopped, Progress, Store
 from holdfast.messages import WorkersStopped
 
@@ -24,7 +26,7 @@ class StopTally:
         self._deadline = math.inf
         self._store: Store | None = None
         self._unready: set[str] = set()  # members that answered and cannot start workers yet
-        self._progress = Progress()
+        self._progress, self._step_end = Progress(), 0.0
         self._parked, self._refusal = 0, ""
 
     @property
@@ -33,7 +35,7 @@ class StopTally:
         return frozenset(self._pending)
 
     def begin(
-        self, attempt: int, members: Iterable[str], first: str | None, deadline: float
+        self, attempt: int, members: Iterable[str], first: str | None, deadline: float, now: float
     ) -> AttemptStopped | None:
         """An order went to `members`. Repeated for an attempt it can only shorten the wait."""
         if attempt == self._attempt:
@@ -42,9 +44,9 @@ class StopTally:
             self._attempt, self._first, self._deadline = attempt, first, deadline
             self._pending, self._store, self._progress = set(members), None, Progress()
             self._unready, self._parked, self._refusal = set(), 0, ""
-        return self._told()
+        return self._told(now)
 
-    def stopped(self, answer: WorkersStopped) -> AttemptStopped | None:
+    def stopped(self, answer: WorkersStopped, now: float) -> AttemptStopped | None:
         """A member has stopped. Answers about another attempt or given twice are ignored."""
         if answer.attempt != self._attempt or answer.node not in self._pending:
             return None
@@ -56,20 +58,20 @@ class StopTally:
         self._parked += answer.parked
         self._refusal = self._refusal or answer.refusal
         if (answer.progress.step or 0) >= (self._progress.step or 0):
-            self._progress = answer.progress
-        return self._told()
+            self._progress, self._step_end = answer.progress, now - answer.progress.step_ago_s
+        return self._told(now)
 
     def ready(self, node: str) -> None:
         """A member can start workers (again)."""
         self._unready.discard(node)
 
-    def lost(self, node: str) -> AttemptStopped | None:
+    def lost(self, node: str, now: float) -> AttemptStopped | None:
         """A member is gone and cannot answer any more."""
         if node not in self._pending:
             return None
         self._pending.discard(node)
         self._unready.discard(node)
-        return self._told()
+        return self._told(now)
 
     def forgive(self, late_s: float) -> None:
         """Nobody listened for `late_s`: answers may still be there to be read."""
@@ -82,14 +84,19 @@ class StopTally:
         self._deadline = math.inf
         return sorted(self._pending)
 
-    def _told(self) -> AttemptStopped | None:
+    def _told(self, now: float) -> AttemptStopped | None:
+        """The last answer may come long after the one of who had come furthest."""
         if self._pending:
             return None
+        progress = self._progress
+        if progress.step is not None:
+            ago_s = max(0.0, now - self._step_end)
+            progress = msgspec.structs.replace(progress, step_ago_s=ago_s)
         return AttemptStopped(
             attempt=self._attempt,
             store=self._store,
             unready=tuple(sorted(self._unready)),
-            progress=self._progress,
+            progress=progress,
             parked=self._parked,
             refusal=self._refusal,
         )

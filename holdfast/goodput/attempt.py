@@ -67,6 +67,7 @@ class Attempt:
     settled: Stalls | None = None  # the part of `sums` that is booked, or before `productive`
     worker_fault: int | None = None  # earliest failed exit, or end of a step that was no number
     node_fault: LostMember | None = None  # the first of the lost members
+    stood_until: int | None = None  # without progress that was seen, and not found to be work
     last_exit: int | None = None
     ordered: int | None = None  # when StopAttempt was ordered
     incident: int | None = None  # opened by that order, unless somebody asked for the stop
@@ -114,12 +115,15 @@ class Attempt:
 
         A node that falls silent may train on: its fault is not before the last completed step. Of
         one that was found gone nothing but that is known, unless a worker that failed tells more.
+        What stood still did so from its last completed step on.
         """
-        gone = self.node_fault
-        if gone is None or (gone.found and self.worker_fault is not None):
-            return self.worker_fault
+        worker_fault, gone, stood = self.worker_fault, self.node_fault, self.stood_until
+        if stood is not None and self.step_end is not None and self.step_end <= stood:
+            worker_fault = earliest(worker_fault, self.step_end)
+        if gone is None or (gone.found and worker_fault is not None):
+            return worker_fault
         node_fault = gone.at if self.step_end is None else max(gone.at, self.step_end)
-        return earliest(self.worker_fault, node_fault)
+        return earliest(worker_fault, node_fault)
 
 
 def earliest(known: int | None, at: int) -> int:

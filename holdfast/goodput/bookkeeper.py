@@ -165,11 +165,12 @@ class Bookkeeper:
                     self._attempt.closing = at
             case ScaleRequested():
                 pass
-            case HangJudged():
-                if event.judgement is Judgement.HANG:
-                    self._hear_of_waste(event, at)
+            case HangSuspected() | HangJudged():
+                self._hear_of_standstill(event, at)
+            case CollectivesShifted() if event.attempt == self._attempt.number:
+                self._hear_of_waste(event.ago_s, at)
             case CollectivesShifted():
-                self._hear_of_waste(event, at)
+                pass
             case OrdersLost():
                 self._attempt.number = max(self._attempt.number, event.attempt)
             case ControllerResumed():
@@ -192,7 +193,7 @@ class Bookkeeper:
                 pass
             case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():
                 pass
-            case HangSuspected() | StragglersFound() | HealthChanged() | EvidenceTaken():
+            case StragglersFound() | HealthChanged() | EvidenceTaken():
                 pass
             case UpdateRequested() | UpdatePrepared() | RepetitionRequested():
                 pass
@@ -216,11 +217,20 @@ class Bookkeeper:
             when = at - milliseconds(failed.ago_s)
             attempt.worker_fault = earliest(attempt.worker_fault, when)
 
-    def _hear_of_waste(self, event: HangJudged | CollectivesShifted, at: int) -> None:
-        """The unproductive time before it was noticed is lost, too."""
-        if event.attempt == self._attempt.number:
-            since = at - milliseconds(event.ago_s)
-            self._attempt.worker_fault = earliest(self._attempt.worker_fault, since)
+    def _hear_of_standstill(self, event: HangSuspected | HangJudged, at: int) -> None:
+        """The unproductive time before it was noticed is lost, too: where steps are told all since
+        the last one, whatever is then found to end it; elsewhere, if it was a hang."""
+        attempt = self._attempt
+        if event.attempt != attempt.number:
+            return
+        judged = event.judgement if isinstance(event, HangJudged) else Judgement.UNKNOWN
+        attempt.stood_until = None if judged in (Judgement.SLOW, Judgement.PAUSED) else at
+        if judged is Judgement.HANG:
+            self._hear_of_waste(event.ago_s, at)
+
+    def _hear_of_waste(self, ago_s: float, at: int) -> None:
+        since = at - milliseconds(ago_s)
+        self._attempt.worker_fault = earliest(self._attempt.worker_fault, since)
 
     def _hear_of_training(self, event: MilestoneReached | Progressed, at: int) -> None:
         attempt = self._attempt

@@ -132,7 +132,7 @@ class Bridge:
             case WorkersStopped():
                 if fact.attempt == self._state.attempt:
                     self._entered |= fact.entered
-                return [*self._ready_after(fact), *_some(self._tally.stopped(fact))]
+                return [*self._ready_after(fact), *_some(self._tally.stopped(fact, now))]
             case WorkersStarted():
                 return []
             case NodeReady():
@@ -248,7 +248,7 @@ class Bridge:
             case Fence():
                 self._liveness.forget(action.node)
                 self.expected.forget(action.node)
-                told = _some(self._tally.lost(action.node))
+                told = _some(self._tally.lost(action.node, now))
                 leave = Leave(reason="this node was given up", term=self._term)
                 return [(action.node, leave)], told
             case Dismiss():
@@ -277,7 +277,7 @@ class Bridge:
     ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
         ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
         members = {*ranks.values(), *(self._strays.keys() & self._state.nodes.keys())}
-        told = self._tally.begin(order.attempt, members, ranks.get(0), deadline)
+        told = self._tally.begin(order.attempt, members, ranks.get(0), deadline, now)
         message = self._stops = Stop(
             attempt=order.attempt,
             grace_s=order.grace_s,
@@ -302,10 +302,10 @@ def _lost(node: str, reason: NodeLostReason, detail: str, ago_s: float = 0.0) ->
 
 
 def _waited_s(state: State, progress: ProgressReducer, node: str, now: float) -> float:
-    """How long the others have waited for a member in their step: since when it is silent was known
-    to a former controller only."""
+    """How long a member has been silent at least: since this controller began, or since the others
+    have waited for it in their step. What came before was known to a former controller only."""
     trains = state.phase in TRAINING and node in state.ranks.values()
-    return progress.still_s(now) if trains else 0.0
+    return max(progress.still_s(now), progress.watched_s(now)) if trains else 0.0
 
 
 def _silence(silent_s: float) -> str:

@@ -9,12 +9,13 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.actions import AnyAction, Entry
 from holdfast.controller import Controller, State
 from holdfast.events import AnyEvent, DeadlinePassed
 from holdfast.journal import JournalFullError
+from holdfast.shell.ages import aged
 from holdfast.shell.exits import Exits
 from holdfast.shell.nodes import Receipt
 from holdfast.shell.replicas import Replicas
@@ -48,6 +49,14 @@ class _Batch:
     held: bool = False  # and where it outlives this controller
 
 
+class _Waiting(NamedTuple):
+    """Facts that were handed over together, and when."""
+
+    at: float
+    events: Sequence[AnyEvent]
+    receipt: Receipt | None
+
+
 class Decisions:
     """Facts in, orders out. `orders` may be carried out while nothing is `pending`.
 
@@ -71,7 +80,7 @@ class Decisions:
         self.orders: deque[AnyAction] = deque()
         self.observe: Callable[[Entry, State], None] = lambda _entry, _state: None
         self.explain: Callable[[AnyEvent], AnyEvent] = lambda event: event
-        self._facts: deque[tuple[Sequence[AnyEvent], Receipt | None]] = deque()
+        self._facts: deque[_Waiting] = deque()
         self._replies: list[Callable[[], None]] = []  # to be given once all facts so far are held
         self._exits: Exits[Receipt] = Exits(self._state)
         self._batch = _Batch(durable=True, held=True)
@@ -82,13 +91,13 @@ class Decisions:
     def put(self, events: Sequence[AnyEvent], receipt: Receipt | None = None) -> bool:
         """Facts to be decided; whether there are any."""
         if events or receipt is not None:
-            self._facts.append((events, receipt))
+            self._facts.append(_Waiting(self._clock(), events, receipt))
             return True
         return False
 
     def put_first(self, event: AnyEvent) -> None:
         """A fact to be decided before all that wait."""
-        self._facts.appendleft(((event,), None))
+        self._facts.appendleft(_Waiting(self._clock(), (event,), None))
 
     def then(self, reply: Callable[[], None]) -> None:
         """Call this once everything that was put until now is held."""
@@ -110,9 +119,9 @@ class Decisions:
         before = len(self._facts)
         deadline = self._controller.next_deadline()
         if deadline is not None and now >= deadline and self.idle:
-            self._facts.append(((DeadlinePassed(),), None))
+            self._facts.append(_Waiting(now, (DeadlinePassed(),), None))
         if self._exits.due is not None and now >= self._exits.due and self.idle:
-            self._facts.append(((), None))
+            self._facts.append(_Waiting(now, (), None))
         return len(self._facts) > before
 
     @property
@@ -141,10 +150,10 @@ class Decisions:
         batch, before = _Batch(), self._book.seq
         self._batch = batch
         for _ in range(min(BATCH, len(self._facts))):
-            events, receipt = self._facts.popleft()
-            last = len(events) - 1
+            put_at, events, receipt = self._facts.popleft()
+            last, waited_s = len(events) - 1, self._clock() - put_at
             for place, event in enumerate(events or (None,)):
-                known = self.explain(event) if event is not None else None
+                known = aged(self.explain(event), waited_s) if event is not None else None
                 self._hear(known, receipt if place >= last else None)
         batch.receipts = dict(self._exits.settled())
         if not self._facts:

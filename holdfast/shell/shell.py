@@ -70,6 +70,7 @@ from holdfast.messages import (
     VersionPrepared,
 )
 from holdfast.profiles import AskProfile, ProfileTaken, TracePart
+from holdfast.shell.ages import aged
 from holdfast.shell.compiled_offers import CompiledOffers
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.evidence_collection import EvidenceCollection
@@ -415,12 +416,13 @@ class Shell:
 
     def _remove(self, order: Fence, events: Sequence[AnyEvent]) -> None:
         """What follows from a fence is heard once nothing of the node acts any more."""
-        removing = self._removing = object()
+        removing, began = object(), self._clock()
+        self._removing = removing
 
         def done(found: Sequence[AnyEvent]) -> None:
             if self._removing is removing:
-                self._removing = None
-                self.put(*found, *events)
+                self._removing, took_s = None, self._clock() - began
+                self.put(*found, *(aged(event, took_s) for event in events))
                 self.wake()
 
         self._engine.remove(order, done)

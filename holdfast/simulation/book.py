@@ -4,6 +4,7 @@ Lines, checksums, headers and the ledger drawn from them are those of production
 of a shell, and the `Lines` from which copies are made.
 """
 
+from collections import defaultdict
 from itertools import accumulate
 from random import Random
 
@@ -12,7 +13,18 @@ import msgspec
 from holdfast import journal, lines
 from holdfast.actions import Entry, StartAttempt
 from holdfast.controller import Controller, Limits, State
+from holdfast.events import (
+    AttemptStopped,
+    Milestone,
+    MilestoneReached,
+    NumbersBroke,
+    Progressed,
+    ReplicasDiffer,
+    WorkerExited,
+    WorkersExited,
+)
 from holdfast.goodput import Bookkeeper
+from holdfast.simulation.accounting import Known
 from holdfast.simulation.referees import Referees
 
 EPOCH = 1_700_000_000.0  # the wall clock when a world begins
@@ -104,6 +116,20 @@ class SimulatedJournal:
             for action in entry.actions:
                 if isinstance(action, StartAttempt):
                     found.setdefault(action.attempt, entry.seq)
+        return found
+
+    def known(self) -> dict[int, Known]:
+        """How far each attempt has come."""
+        found: defaultdict[int, Known] = defaultdict(Known)
+        for line in self.lines[self._ends[0] : self._ends[-1]].splitlines():
+            event = _decoder.decode(line).event
+            if isinstance(event, Progressed | WorkerExited | WorkersExited | AttemptStopped):
+                old, step = found[event.attempt], event.progress.step or 0
+                found[event.attempt] = old._replace(step=max(old.step, step))
+            elif isinstance(event, MilestoneReached) and event.milestone is Milestone.CAUGHT_UP:
+                found[event.attempt] = found[event.attempt]._replace(caught_up=True)
+            elif isinstance(event, NumbersBroke | ReplicasDiffer):
+                found[event.attempt] = found[event.attempt]._replace(broke=True)
         return found
 
     def shared(self, other: "SimulatedJournal") -> int:

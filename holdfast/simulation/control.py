@@ -188,6 +188,7 @@ class Control:
         if not self.alive:
             return
         self.awake_since = self._env.now
+        self._referees.heard(self._env.now - late_s)
         self._forgive(late_s)
         for at in [t + late_s for t in self._looks]:
             self._env.after(max(0.0, at - self._env.now), self._look_if_due)
@@ -346,14 +347,15 @@ class Control:
         if not self.shell.hello(wire, hello):
             wire.close("")
 
-    def receive(self, wire: SimulatedWire, messages: Sequence[Upward]) -> None:
+    def receive(self, wire: SimulatedWire, messages: Sequence[Upward], sent_at: float) -> None:
         """Messages of an agent have arrived."""
-        self.hear(lambda: self._read(wire, messages))
+        self.hear(lambda: self._read(wire, messages, sent_at))
 
-    def _read(self, wire: SimulatedWire, messages: Sequence[Upward]) -> None:
+    def _read(self, wire: SimulatedWire, messages: Sequence[Upward], sent_at: float) -> None:
         if wire.left:
             return
         wire.heard()
+        self._referees.heard(sent_at)
         for message in messages:
             match message:
                 case Report():

@@ -11,7 +11,7 @@ from holdfast.detection.answers import DARK
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.fair_updates import KIND, KINDS
-from holdfast.simulation.runs import CRASHED, KILLED
+from holdfast.simulation.runs import CRASHED, KILLED, Group
 from holdfast.simulation.shared_faults import WRONG
 from holdfast.simulation.slowness import Slow
 from holdfast.simulation.wires import SimulatedWire
@@ -25,7 +25,6 @@ TIMES_SLOW = (1.2, 4.0)
 SHORT_STALL_S = 10.0  # of the network: a look that began in it is not taken for a hang, as a rule
 BAD_FOR_S = 1e6  # until somebody stops it
 PAUSE = 0.5  # of the time after which who is silent is lost, a process is stopped at most
-SAVED_STEP = 10**9
 CONDITIONS = (
     ("xid-79", Severity.FATAL),
     ("link-down", Severity.ALERT),
@@ -433,18 +432,19 @@ def _stands_with(world: "World", agent: SimulatedAgent) -> None:
     goes_on = run is not None and run.alive and run.group.stall.until <= world.env.now
     if run is not None and goes_on and world.truth.stall(run.group, BAD_FOR_S):
         world.referees.blame.stalled(run.group.attempt)
-        _has_saved(world, agent.node, run.group.attempt)
+        _has_saved(world, agent.node, run.group)
         world.hangs(run.group)
     world.env.after(world.env.between(1.0, 60.0), _stands_with, world, agent)
 
 
-def _has_saved(world: "World", node: str, attempt: int) -> None:
+def _has_saved(world: "World", node: str, group: Group) -> None:
     """There is a checkpoint from which groups can repeat a step. What tiers do is not simulated, so
-    it is newer than whatever is gone on from, and nobody goes back to it."""
+    nobody goes back to it."""
+    step = world.truth.step(group)
     if world.control is not None and not world.control.stalled:
         world.control.put(
             CheckpointCommitted(
-                node=node, tier="shared", attempt=attempt, step=SAVED_STEP, seconds=1.0, bytes=1
+                node=node, tier="shared", attempt=group.attempt, step=step, seconds=1.0, bytes=1
             )
         )
 

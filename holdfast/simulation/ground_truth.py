@@ -13,6 +13,7 @@ from holdfast.digests import ReplicaDigest
 from holdfast.events import Broken, Milestone, Progress
 from holdfast.messages import Start, WorkerReport
 from holdfast.simulation import memory
+from holdfast.simulation.accounting import TimeSpent
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.fair_updates import kind
 from holdfast.simulation.flips import Flips
@@ -54,9 +55,7 @@ class GroundTruth:
         self.flips = Flips(self._hard.check_every, self._hard.snapshot_every)
         self._copies = LeftCopies(env, self.numbers, self.flips)
         self.on_change: Happening = lambda _group: None  # of its pace, or what it can be seen by
-        self.longest_step_s = self._hard.step_s
-        self._furthest = 0  # step that any attempt that is over has completed
-        self._longer_s = 0.0  # than usual, by which all of these took, each counted once
+        self.spent = TimeSpent(self._hard.step_s)
 
     # ── life of an attempt ──
 
@@ -219,7 +218,7 @@ class GroundTruth:
         if group.broken_at is not None or self._over(group):
             return
         group.last_step = self.step(group)
-        self._advance(group, group.last_step)
+        self._comes_no_further(group, group.last_step)
         self._tell(group)
         for run in group.runs.values():
             for rank in run.ranks:
@@ -229,7 +228,7 @@ class GroundTruth:
     def _finish(self, group: Group) -> None:
         if group.broken_at is not None:
             return
-        self._advance(group, self._hard.total_steps)
+        self._comes_no_further(group, self._hard.total_steps)
         self._tell(group)
         for run in group.runs.values():
             for rank in run.ranks:
@@ -240,6 +239,8 @@ class GroundTruth:
             run.alive.remove(rank)
             if death is DONE and not run.group.lives:
                 self._referees.finished = True
+            if run.group.broken_at is None and not run.group.lives:
+                self.spent.ran(run.group.attempt, self._env.now - run.group.started_at)
             run.host.worker_died(run, rank, death)
 
     def _tell(self, group: Group) -> None:
@@ -262,6 +263,7 @@ class GroundTruth:
             return False
         group.hung, group.waits = rank, True
         self.break_up(group, f"rank {rank} hangs")
+        self.spent.stands(group.attempt)
         self._referees.hung(group.attempt, rank)
         return True
 
@@ -425,7 +427,10 @@ class GroundTruth:
         if first:
             step = self.step(group)
             group.broken_at = self._env.now
-            self._advance(group, step)
+            if not self._over(group):
+                self._comes_no_further(group, step)
+            if group.lives:
+                self.spent.ran(group.attempt, self._env.now - group.started_at)
             for run in group.runs.values():
                 self._settle(run, step)
         if fault:
@@ -434,17 +439,8 @@ class GroundTruth:
             for run in group.runs.values():
                 self._fail_later(run, surely=all_fail)
 
-    @property
-    def new_steps_s(self) -> float:
-        """How long the steps took that were done at all, each counted once."""
-        return self._furthest * self._hard.step_s + self._longer_s
-
-    def _advance(self, group: Group, step: int) -> None:
-        """It has come so far."""
-        if step > self._furthest and group.tempo is not None:
-            self._longer_s += group.tempo.longer_s(self._furthest, step, self._hard.step_s)
-            self.longest_step_s = max(self.longest_step_s, group.tempo.longest_s)
-        self._furthest = max(self._furthest, step)
+    def _comes_no_further(self, group: Group, step: int) -> None:
+        self.spent.trained(group.attempt, group.tempo, group.inherited_step, step, self._env.now)
 
     def _settle(self, run: NodeWorkers, step: int) -> None:
         """Which step each rank has completed, and which snapshots are left in memory."""

@@ -5,8 +5,7 @@ They are told what really happens (to workers, on the wire, on the disk) and obj
 bug needs is removed (tests/simulation/test_mutants.py).
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from signal import SIGSEGV
 from typing import NamedTuple
 
@@ -43,10 +42,11 @@ from holdfast.events import (
     WorkerExited,
     WorkersExited,
 )
-from holdfast.goodput import Bucket, Ledger
+from holdfast.goodput import Ledger
 from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation import choosing
+from holdfast.simulation.accounting import SLACK_S, Accounting, Known, TimeSpent
 from holdfast.simulation.blame import FairBlame
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
@@ -79,7 +79,6 @@ WAIT_MARGIN_S = 5.0
 HANG_S = 60.0  # to find a hang: some members may not answer at first
 LATE_S = 20.0  # a line of the journal and the answer to it, where messages may be late
 PAUSES_S = 150.0  # of a duty that fails whenever it is started, until its process is replaced
-SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
 
 
 def _exits(event: AnyEvent) -> Sequence[WorkerExited]:
@@ -320,23 +319,6 @@ class Replay:
         return "" if left is None or left == state else "the state is another one"
 
 
-class Accounting:
-    """The ledger adds up, and calls nothing productive that was not trained."""
-
-    def at_end(self, ledger: Ledger, new_steps_s: float) -> str:
-        """The books are closed; `new_steps_s` is how long it takes to do what was done, once."""
-        total = sum(ledger.buckets.values())
-        if total != ledger.wall_ms:
-            return f"buckets sum to {total} ms of {ledger.wall_ms}"
-        edges = [i.start_ms for i in ledger.intervals[1:]]
-        if edges != [i.end_ms for i in ledger.intervals[:-1]]:
-            return "intervals do not touch"
-        productive_s = ledger.buckets[Bucket.PRODUCTIVE] / 1000
-        if productive_s > new_steps_s + SLACK_S:
-            return f"{productive_s:.1f} s are productive, new steps took {new_steps_s:.1f} s"
-        return ""
-
-
 class Referees:
     """All referees of one world: each hears what concerns it, and the first to object is heard."""
 
@@ -362,6 +344,7 @@ class Referees:
         self.entries = self.attempts = 0
         self.stillborn = 0  # nodes that died before they said anything, or did not fit
         self._supply = FairSupply(hardship.limits.node_count + hardship.limits.spare_count)
+        self._dark_since = 0.0
         self._waits_since = 0.0  # no attempt, and a controller that waits for nodes
 
     @property
@@ -491,12 +474,14 @@ class Referees:
 
     def crashed(self, state: State, durable: bool) -> None:
         """A controller is gone."""
+        self._dark_since = self._env.now
         self._succession.crashed(self._env.now)
         self._replay.crashed(state, durable)
 
     def restarted(self, state: State) -> None:
         """There is a controller again."""
         self._waits_since = self._env.now
+        self.heard(self._dark_since)
         self._judge(Promise.REPLAY, self._replay.restarted(state))
 
     def silent(self, node: str, for_s: float) -> None:
@@ -591,10 +576,12 @@ class Referees:
         few = nodes < wanted and self.stillborn < 3
         self._judge(Promise.SPARES, f"{nodes} nodes of {wanted}" if few else "")
 
-    def at_end(self, ledger: Ledger, new_steps_s: float, longest_step_s: float) -> None:
-        """All is said. Ages are as of sending, so what travels long is booked later than it was."""
+    def heard(self, sent_at: float) -> None:
+        """A controller reads what was sent then, or what was journaled until then."""
+        self._books.heard(self._env.now, sent_at)
+
+    def at_end(self, ledger: Ledger, known: Mapping[int, Known], spent: TimeSpent) -> None:
+        """All is said; see `Accounting.at_end`."""
         self._judge(Promise.END, "" if self.over else "the job goes on")
-        known = self._hard.instrumented and not self._hard.clock_step_s and self._hard.prompt
-        unheard_s = longest_step_s  # a last step that only dead nodes knew of counts as new twice
-        how = self._books.at_end(ledger, new_steps_s + unheard_s if known else math.inf)
+        how = self._books.at_end(ledger, known, spent, one_clock=not self._hard.clock_step_s)
         self._judge(Promise.BOOKS, how)

@@ -145,6 +145,11 @@ class Group:
         return any(run.alive for run in self.runs.values())
 
     @property
+    def started_at(self) -> float:
+        """When the first of its workers were started."""
+        return min(run.started_at for run in self.runs.values())
+
+    @property
     def forgotten(self) -> bool:
         """Whether nobody is left who knows of it: its number may be given to another one."""
         return not any(run.host.alive for run in self.runs.values())

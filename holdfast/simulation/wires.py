@@ -8,6 +8,7 @@ It may stall in one direction or both, tear, or lag. Nobody is told of that: eac
 kernel and the agent's link do, after the times that these are set to, or the shell does.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -99,7 +100,7 @@ class ControlEnd(Protocol):
     def sends(self, wire: "SimulatedWire", message: Downward) -> None:
         """It is about to send this; that may be the end of it."""
 
-    def receive(self, wire: "SimulatedWire", messages: Sequence[Upward]) -> None:
+    def receive(self, wire: "SimulatedWire", messages: Sequence[Upward], sent_at: float) -> None:
         """Messages of an agent have arrived."""
 
     def closed(self, wire: "SimulatedWire") -> None:
@@ -159,7 +160,7 @@ class SimulatedWire:
         self._env = env
         self._heard_at = control.clock
         self._up, self._down = _Way(env, self._arrived), _Way(env, self._delivered)
-        self._in_flight = 0  # messages on their way to the controller
+        self._in_flight: deque[float] = deque()  # when messages to the controller were sent
         self._batch: list[Downward] | None = None  # what is sent now arrives together
         self._sent_at = -1.0
         self._outbox = Outbox()
@@ -254,13 +255,12 @@ class SimulatedWire:
     def up(self, messages: Sequence[Upward]) -> None:
         """From the agent to the controller."""
         self.falls_silent()
-        self._in_flight += 1
+        self._in_flight.append(self._env.now)
         self._up.carry(messages, self._delay_s())
 
     def _arrived(self, messages: Sequence[Upward]) -> None:
         if not self._cut:
-            self._in_flight -= 1
-            self.control.receive(self, messages)
+            self.control.receive(self, messages, self._in_flight.popleft())
 
     def heard(self) -> None:
         """What has arrived is read."""

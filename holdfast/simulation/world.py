@@ -126,8 +126,8 @@ class World:
         self.referees.calm(trains, what, at_work, len(state.nodes) if state is not None else 0)
 
     def _judge_end(self) -> None:
-        truth = self.truth
-        self.referees.at_end(self.book.books.at(None), truth.new_steps_s, truth.longest_step_s)
+        ledger = self.book.books.at(None)
+        self.referees.at_end(ledger, self.book.known(), self.truth.spent)
         if self.control is not None:
             self.referees.crashed(self.control.state, True)
             self.referees.restarted(self.book.whole().state)

@@ -8,7 +8,10 @@ from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
+    HangJudged,
+    HangSuspected,
     JobSubmitted,
+    Judgement,
     Milestone,
     NodeLost,
     NodeLostReason,
@@ -36,6 +39,17 @@ from tests.goodput.journals import (
     start,
     stop,
     stopped,
+)
+
+SUSPECTED = HangSuspected(
+    attempt=1,
+    ago_s=9.0,
+    budget_s=9.0,
+    step=50,
+    step_s=0.1,
+    trained=True,
+    reported=True,
+    ranks=(),
 )
 
 
@@ -529,3 +543,57 @@ def test_workers_that_outlived_a_member_in_an_absence_tell_when_it_went() -> Non
     check(books)
     assert books.buckets[Bucket.PRODUCTIVE] == 3_596_000
     assert books.bill(1) == {"detect": 11.0, "teardown": 1.0}
+
+
+def test_a_hang_lasts_since_the_last_step_although_a_new_controller_saw_less_of_it() -> None:
+    hang = HangJudged(
+        attempt=1, judgement=Judgement.HANG, summary="", confidence=0.9, ago_s=20.0, ranks=()
+    )  # fmt: skip
+    entries = journal(
+        heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+        *bring_up(1, 0.0, caught_up=3.0),
+        heard(10, progressed(1, 50, 0.0, 0.0, 0.0)),
+        heard(100, ControllerResumed(existing=("n0", "n1"))),
+        heard(130, hang, stop(1)),
+        heard(131, stopped(1, Progress(step=51, step_ago_s=120.5))),
+    )
+    books = ledger(START, entries, START + 131)
+    check(books)
+    assert books.buckets[Bucket.PRODUCTIVE] == 7_500
+    assert books.bill(1) == {"detect": 119.5, "teardown": 1.0}
+
+
+@pytest.mark.parametrize("judgement", [None, *Judgement])
+def test_a_standstill_that_something_else_ends_is_waiting_unless_it_was_work(
+    judgement: Judgement | None,
+) -> None:
+    judged = judgement and HangJudged(
+        attempt=1, judgement=judgement, summary="", confidence=0.9, ago_s=9.5, ranks=()
+    )
+    lost = NodeLost(node="n1", reason=NodeLostReason.SILENT, ago_s=2.0)
+    entries = journal(
+        heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+        *bring_up(1, 0.0, caught_up=3.0),
+        heard(10, progressed(1, 50, 0.0, 0.0, 0.0)),
+        heard(19, SUSPECTED),
+        *([heard(20, judged)] if judged else []),
+        heard(30, lost, stop(1)),
+    )
+    books = ledger(START, entries, START + 30)
+    check(books)
+    works = judgement in (Judgement.SLOW, Judgement.PAUSED)
+    assert books.bill(1) == {"detect": 2.0 if works else 20.0}
+
+
+def test_a_suspicion_that_steps_refute_dates_no_later_fault() -> None:
+    entries = journal(
+        heard(0, JobSubmitted(), *assign("n0"), start(1, 1)),
+        *bring_up(1, 0.0, caught_up=3.0),
+        heard(10, progressed(1, 50, 0.0, 0.0, 0.0)),
+        heard(19, SUSPECTED),
+        heard(40, progressed(1, 90, 0.5, 0.0, 0.0)),
+        heard(60, exited(0, 1, signal=9, progress=Progress(step=99, step_ago_s=0.5)), stop(1)),
+    )
+    books = ledger(START, entries, START + 60)
+    check(books)
+    assert books.buckets[Bucket.PRODUCTIVE] == 56_500
