@@ -53,6 +53,33 @@ class LostMember(NamedTuple):
 
 
 @dataclass(slots=True)
+class Faults:
+    """What went wrong in one attempt."""
+
+    worker: int | None = None  # earliest failed exit, or end of a step that was no number
+    node: LostMember | None = None  # the first of the lost members
+    stood_until: int | None = None  # without progress that was seen, and not found to be work
+
+    def struck(self, at: int) -> None:
+        """A worker failed, or did nothing of use from then on."""
+        self.worker = earliest(self.worker, at)
+
+    def first(self, step_end: int | None) -> int | None:
+        """When the earliest fault struck; `step_end`: of the newest completed step.
+
+        A node that falls silent may train on: its fault is not before the last completed step. Of
+        one that was found gone nothing but that is known, unless a worker that failed tells more.
+        What stood still did so from its last completed step on.
+        """
+        worker, gone, stood = self.worker, self.node, self.stood_until
+        if stood is not None and step_end is not None and step_end <= stood:
+            worker = earliest(worker, step_end)
+        if gone is None or (gone.found and worker is not None):
+            return worker
+        return earliest(worker, gone.at if step_end is None else max(gone.at, step_end))
+
+
+@dataclass(slots=True)
 class Attempt:
     """Moments in milliseconds. Number 0 stands for the time before the first attempt."""
 
@@ -65,9 +92,7 @@ class Attempt:
     step_end: int | None = None  # end of the newest completed step
     sums: Stalls | None = None  # since the start of the attempt, largest of all ranks
     settled: Stalls | None = None  # the part of `sums` that is booked, or before `productive`
-    worker_fault: int | None = None  # earliest failed exit, or end of a step that was no number
-    node_fault: LostMember | None = None  # the first of the lost members
-    stood_until: int | None = None  # without progress that was seen, and not found to be work
+    faults: Faults = field(default_factory=Faults)
     last_exit: int | None = None
     ordered: int | None = None  # when StopAttempt was ordered
     incident: int | None = None  # opened by that order, unless somebody asked for the stop
@@ -111,19 +136,8 @@ class Attempt:
             )
 
     def fault(self) -> int | None:
-        """When the earliest fault struck.
-
-        A node that falls silent may train on: its fault is not before the last completed step. Of
-        one that was found gone nothing but that is known, unless a worker that failed tells more.
-        What stood still did so from its last completed step on.
-        """
-        worker_fault, gone, stood = self.worker_fault, self.node_fault, self.stood_until
-        if stood is not None and self.step_end is not None and self.step_end <= stood:
-            worker_fault = earliest(worker_fault, self.step_end)
-        if gone is None or (gone.found and worker_fault is not None):
-            return worker_fault
-        node_fault = gone.at if self.step_end is None else max(gone.at, self.step_end)
-        return earliest(worker_fault, node_fault)
+        """When the earliest fault struck."""
+        return self.faults.first(self.step_end)
 
 
 def earliest(known: int | None, at: int) -> int:

@@ -77,7 +77,6 @@ from holdfast.goodput.attempt import (
     BucketStart,
     LostMember,
     Visibility,
-    earliest,
     timeline,
 )
 from holdfast.goodput.books import NO_STALLS, Books, milliseconds
@@ -168,7 +167,7 @@ class Bookkeeper:
             case HangSuspected() | HangJudged():
                 self._hear_of_standstill(event, at)
             case CollectivesShifted() if event.attempt == self._attempt.number:
-                self._hear_of_waste(event.ago_s, at)
+                self._attempt.faults.struck(at - milliseconds(event.ago_s))
             case CollectivesShifted():
                 pass
             case OrdersLost():
@@ -215,7 +214,7 @@ class Bookkeeper:
         attempt.last_exit = max(last, attempt.last_exit or last)
         for failed in (exited for exited in exits if not _exited_well(exited)):
             when = at - milliseconds(failed.ago_s)
-            attempt.worker_fault = earliest(attempt.worker_fault, when)
+            attempt.faults.struck(when)
 
     def _hear_of_standstill(self, event: HangSuspected | HangJudged, at: int) -> None:
         """The unproductive time before it was noticed is lost, too: where steps are told all since
@@ -224,13 +223,10 @@ class Bookkeeper:
         if event.attempt != attempt.number:
             return
         judged = event.judgement if isinstance(event, HangJudged) else Judgement.UNKNOWN
-        attempt.stood_until = None if judged in (Judgement.SLOW, Judgement.PAUSED) else at
+        works = judged in (Judgement.SLOW, Judgement.PAUSED)
+        attempt.faults.stood_until = None if works else at
         if judged is Judgement.HANG:
-            self._hear_of_waste(event.ago_s, at)
-
-    def _hear_of_waste(self, ago_s: float, at: int) -> None:
-        since = at - milliseconds(ago_s)
-        self._attempt.worker_fault = earliest(self._attempt.worker_fault, since)
+            attempt.faults.struck(at - milliseconds(event.ago_s))
 
     def _hear_of_training(self, event: MilestoneReached | Progressed, at: int) -> None:
         attempt = self._attempt
@@ -251,7 +247,7 @@ class Bookkeeper:
         """A lost member is a fault; other nodes may come and go."""
         if node in self._members:
             gone = LostMember(when, found)
-            self._attempt.node_fault = min(self._attempt.node_fault or gone, gone)
+            self._attempt.faults.node = min(self._attempt.faults.node or gone, gone)
 
     def _miss(self, existing: Sequence[str]) -> None:
         """Members that went while there was no controller: nothing is known of them since the line
@@ -308,7 +304,7 @@ class Bookkeeper:
         if isinstance(event, NumbersBroke | ReplicasDiffer):
             ago_s = event.broke.ago_s if isinstance(event, NumbersBroke) else event.ago_s
             bad = max(attempt.began, at - milliseconds(ago_s))
-            attempt.worker_fault = earliest(attempt.worker_fault, bad)
+            attempt.faults.struck(bad)
             self._books.take_back(bad, attempt.number)
 
     # ── posting ──

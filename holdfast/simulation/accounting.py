@@ -16,7 +16,7 @@ SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages
 SUSPECTED_S, SUSPECTED_STEPS = 20.0, 5  # a standstill is suspected after both, at the latest
 
 
-class Known(NamedTuple):
+class AttemptKnown(NamedTuple):
     """What is known of an attempt."""
 
     step: int = 0  # the newest one
@@ -24,7 +24,7 @@ class Known(NamedTuple):
     broke: bool = False  # of its steps some were worth nothing, and done anew
 
 
-NOTHING = Known()
+NOTHING = AttemptKnown()
 
 
 @dataclass
@@ -99,7 +99,12 @@ class Accounting:
             self._late.append((now, now - sent_at))
 
     def at_end(
-        self, ledger: Ledger, known: Mapping[int, Known], spent: TimeSpent, *, one_clock: bool
+        self,
+        ledger: Ledger,
+        known: Mapping[int, AttemptKnown],
+        spent: TimeSpent,
+        *,
+        one_clock: bool,
     ) -> str:
         """The books are closed. `known`: what the journal has of each attempt."""
         total = sum(ledger.buckets.values())
@@ -113,7 +118,9 @@ class Accounting:
         found = self._steps if ledger.observed else self._runs
         return next(found(ledger, known, spent), "")
 
-    def _steps(self, ledger: Ledger, known: Mapping[int, Known], spent: TimeSpent) -> Iterator[str]:
+    def _steps(
+        self, ledger: Ledger, known: Mapping[int, AttemptKnown], spent: TimeSpent
+    ) -> Iterator[str]:
         """Steps count as new twice that only dead nodes knew of, or whose numbers were wrong."""
         new_s = spent.new_steps_s
         for it in _booked(ledger):
@@ -128,7 +135,9 @@ class Accounting:
         if productive_s > new_s:
             yield f"{productive_s:.1f} s are productive, new steps took {spent.new_steps_s:.1f} s"
 
-    def _runs(self, ledger: Ledger, _: Mapping[int, Known], spent: TimeSpent) -> Iterator[str]:
+    def _runs(
+        self, ledger: Ledger, _: Mapping[int, AttemptKnown], spent: TimeSpent
+    ) -> Iterator[str]:
         for it in _booked(ledger):
             ran_s = spent.attempts[it.number].ran
             if it.productive > ran_s + self._slack_s(it):
@@ -140,7 +149,7 @@ class Accounting:
         return SLACK_S + max(late, default=0.0)
 
 
-def _again_s(real: AttemptTime, told: Known) -> float:
+def _again_s(real: AttemptTime, told: AttemptKnown) -> float:
     """What may be booked as done again, or to be. The first new step of an attempt is, since at its
     end it has caught up; all are where nobody heard of that. So is what came after the newest known
     step, and the time until a standstill is suspected, where something else ends it before."""

@@ -24,7 +24,7 @@ from holdfast.events import (
     WorkersExited,
 )
 from holdfast.goodput import Bookkeeper
-from holdfast.simulation.accounting import Known
+from holdfast.simulation.accounting import AttemptKnown
 from holdfast.simulation.referees import Referees
 
 EPOCH = 1_700_000_000.0  # the wall clock when a world begins
@@ -118,9 +118,9 @@ class SimulatedJournal:
                     found.setdefault(action.attempt, entry.seq)
         return found
 
-    def known(self) -> dict[int, Known]:
+    def known(self) -> dict[int, AttemptKnown]:
         """How far each attempt has come."""
-        found: defaultdict[int, Known] = defaultdict(Known)
+        found: defaultdict[int, AttemptKnown] = defaultdict(AttemptKnown)
         for line in self.lines[self._ends[0] : self._ends[-1]].splitlines():
             event = _decoder.decode(line).event
             if isinstance(event, Progressed | WorkerExited | WorkersExited | AttemptStopped):

@@ -46,7 +46,7 @@ from holdfast.goodput import Ledger
 from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation import choosing
-from holdfast.simulation.accounting import SLACK_S, Accounting, Known, TimeSpent
+from holdfast.simulation.accounting import SLACK_S, Accounting, AttemptKnown, TimeSpent
 from holdfast.simulation.blame import FairBlame
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
@@ -580,7 +580,7 @@ class Referees:
         """A controller reads what was sent then, or what was journaled until then."""
         self._books.heard(self._env.now, sent_at)
 
-    def at_end(self, ledger: Ledger, known: Mapping[int, Known], spent: TimeSpent) -> None:
+    def at_end(self, ledger: Ledger, known: Mapping[int, AttemptKnown], spent: TimeSpent) -> None:
         """All is said; see `Accounting.at_end`."""
         self._judge(Promise.END, "" if self.over else "the job goes on")
         how = self._books.at_end(ledger, known, spent, one_clock=not self._hard.clock_step_s)

@@ -5,6 +5,7 @@ twice, fails the test: then the mutant has to move with the code.
 """
 
 from holdfast.simulation.environment import Promise
+from tests.simulation.book_mutants import OF_BOOKS
 from tests.simulation.check_mutants import OF_CHECKS
 from tests.simulation.mutant import Mutant
 from tests.simulation.successor_mutants import OF_SUCCESSORS
@@ -344,9 +345,6 @@ MUTANTS: dict[str, Mutant] = {
         BOOKS,
         first=324,
     ),
-    "the step before the last is redone": Mutant(
-        ATTEMPTS, "redo_until=state.max_step or 0,", "redo_until=0,", BOOKS, first=53
-    ),
     "every member is told to be the first": Mutant(
         BRIDGE,
         "starts = [(node, _start(action, rank, self._term)) for rank, node in ranks]",
@@ -488,56 +486,6 @@ MUTANTS: dict[str, Mutant] = {
         SPARES,
         first=21,
     ),
-    "joined stretches of time lose the first": Mutant(
-        LEDGER,
-        "return old._replace(end_ms=new.end_ms, stalls=stalls)",
-        "return new._replace(stalls=stalls)",
-        BOOKS,
-    ),
-    "a hang began when this controller saw it": Mutant(
-        "goodput/bookkeeper.py",
-        "attempt.stood_until = None if judged in (Judgement.SLOW, Judgement.PAUSED) else at",
-        "pass",
-        BOOKS,
-        first=50,
-        when_asked=True,
-    ),
-    "what waited to be decided has just happened": Mutant(
-        DECISIONS,
-        "last, waited_s = len(events) - 1, self._clock() - put_at",
-        "last, waited_s = len(events) - 1, 0.0",
-        BOOKS,
-        first=25,
-    ),
-    "what follows from a fence has just happened": Mutant(
-        SHELL,
-        "self.put(*found, *(aged(event, took_s) for event in events))",
-        "self.put(*found, *events)",
-        BOOKS,
-        first=3,
-        when_asked=True,
-    ),
-    "the last to stop had just done the last step": Mutant(
-        STOPPING,
-        "ago_s = max(0.0, now - self._step_end)",
-        "ago_s = self._progress.step_ago_s",
-        BOOKS,
-        first=23,
-        when_asked=True,
-    ),
-    "time is booked backwards": Mutant(
-        LEDGER,
-        "if room <= 0:",
-        "if room == 0:",
-        BOOKS,
-        first=53,
-    ),
-    "booked time is booked again": Mutant(
-        LEDGER,
-        "self.cursor = until",
-        "pass",
-        BOOKS,
-    ),
     "only the node that came first can be silent": Mutant(
         LIVENESS,
         "if now - min(self._heard.values(), default=now) < timeout_s:",
@@ -611,4 +559,4 @@ MUTANTS: dict[str, Mutant] = {
         first=1016,
     ),
 }
-MUTANTS |= OF_CHECKS | OF_SUCCESSORS
+MUTANTS |= OF_BOOKS | OF_CHECKS | OF_SUCCESSORS

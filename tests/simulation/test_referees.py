@@ -40,7 +40,7 @@ from holdfast.goodput import Bucket, Ledger
 from holdfast.goodput.books import NO_STALLS, Books
 from holdfast.goodput.ledger import close_books
 from holdfast.messages import Start, Stop
-from holdfast.simulation.accounting import Accounting, Known, TimeSpent
+from holdfast.simulation.accounting import Accounting, AttemptKnown, TimeSpent
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship, draw
 from holdfast.simulation.memory import ResumedFrom, WrittenPart
@@ -377,7 +377,7 @@ def judged(
     spent.ran(1, over_at - 10.0)
     referee = Accounting()
     referee.heard(40.0, 40.0 - late_s)
-    return referee.at_end(of, {1: Known(known, caught_up=True)}, spent, one_clock=True)
+    return referee.at_end(of, {1: AttemptKnown(known, caught_up=True)}, spent, one_clock=True)
 
 
 def test_a_ledger_that_adds_up_is_no_foul() -> None:
@@ -398,7 +398,7 @@ def test_steps_that_are_counted_as_new_twice_are_a_foul() -> None:
     books.post(60_000, Bucket.PRODUCTIVE, 2, None, NO_STALLS)
     twice = close_books(books, observed=True, ended=True)
     how = Accounting().at_end(
-        twice, {1: Known(30, True), 2: Known(30, True)}, spent, one_clock=True
+        twice, {1: AttemptKnown(30, True), 2: AttemptKnown(30, True)}, spent, one_clock=True
     )
     assert "60.0 s are productive, new steps took 30.0 s" in how
 
