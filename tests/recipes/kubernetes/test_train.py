@@ -3,13 +3,13 @@
 import os
 import re
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from torch._C._distributed_c10d import TCPStore
 
 from tests.more import long
 from tests.patience import PATIENCE_S, until
@@ -26,11 +26,10 @@ NAMES = {
 
 @contextmanager
 def ranks(folder: Path, launcher: str, *options: str) -> Iterator[list[Script]]:
-    """Two ranks as a launcher starts them; killed at the end if they still run."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    started = [_rank(folder, launcher, rank, port, options) for rank in (0, 1)]
+    """Two ranks as a launcher starts them; killed at the end if they still run. The launcher has
+    the store, as torchrun's agent does: a port that is only looked for may be another's by then."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    started = [_rank(folder, launcher, rank, str(store.port), options) for rank in (0, 1)]
     try:
         yield started
     finally:
@@ -46,6 +45,7 @@ def _rank(folder: Path, launcher: str, rank: int, port: str, options: tuple[str,
         **place,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
         "HOLDFAST_CHECKPOINT_LOCAL": str(folder / "local"),
         "HOLDFAST_CHECKPOINT_SHARED": str(folder / "shared"),
