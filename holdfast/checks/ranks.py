@@ -2,13 +2,13 @@
 
     python -m holdfast.checks.ranks '{"bytes": 33554432}'
 
-NCCL between the first two GPUs, gloo where there are fewer. The first process starts the second and
-tells what both have found; what arrives has to be what was sent.
+NCCL between the first two GPUs, gloo where there are fewer. The first process forks the second
+before it has touched a GPU or started a thread, and tells what both have found; what arrives has to
+be what was sent.
 """
 
+import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,28 +23,31 @@ if HAS_TORCH:
     import torch
     import torch.distributed as dist
 
-MEET = "HOLDFAST_CHECK_MEET"  # a file, for the second process
 TURNS = 5
 GROUP_S = 60.0
 NETWORK = "check the loopback interface, NCCL_* and GLOO_* variables; NCCL_DEBUG=INFO says more"
 
 
 def main() -> None:
-    """Check as the first of two processes, or as the second."""
+    """Check as the first of two processes."""
     told = order()
     if not HAS_TORCH:
         for name in ("model step of 2 ranks", "all-reduce", "neighbour"):
             tell(name, without_torch)
         return
-    meet = os.environ.get(MEET)
-    if meet is not None:
-        _take_part(1, meet, told.bytes)
-        return
     with tempfile.TemporaryDirectory(prefix="holdfast-check-") as folder:
         meet = os.path.join(folder, "meet")
-        command = [sys.executable, "-P", "-m", "holdfast.checks.ranks", sys.argv[1]]
-        with subprocess.Popen(command, env={**os.environ, MEET: meet}, stdout=sys.stderr):
-            _take_part(0, meet, told.bytes)
+        second = multiprocessing.get_context("fork").Process(
+            target=_second, args=(meet, told.bytes)
+        )
+        second.start()
+        _take_part(0, meet, told.bytes)
+        second.join()
+
+
+def _second(meet: str, size: int) -> None:
+    os.dup2(2, 1)  # what it prints is no finding
+    _take_part(1, meet, size)
 
 
 def _take_part(rank: int, meet: str, size: int) -> None:

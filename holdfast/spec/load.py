@@ -152,12 +152,18 @@ def as_given(job: Job) -> str:
     return _yaml({key: value for key, value in said.items() if value not in (None, [], {})})
 
 
-class _Dumper(yaml.SafeDumper):
+_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast, where built
+
+
+class _Dumper(_SafeDumper):  # type: ignore[misc]
     """Quotes what our reader would not take for the same text, beside what YAML 1.1 makes quote."""
 
 
 def _quoted_if_unsure(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text))
+    node: yaml.ScalarNode = dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=_style(text)
+    )
+    return node
 
 
 def _style(text: str) -> str | None:

@@ -2,18 +2,19 @@
 the middle of the script's own import."""
 
 import subprocess
-import sys
 
 import pytest
 
 from tests.more import sample
 from tests.tidy.source import ROOT
+from tests.warm import PIPE, Script
 
 SEEN = """
+import sys
+assert "{name}" not in sys.modules
 from holdfast import trainer_hook
 trainer_hook.watch()
 {statement}
-import sys
 ours = sys.modules["holdfast.integrations.{name}"]
 sys.exit(0 if ours._switch.automatic else "left alone")
 """
@@ -33,7 +34,6 @@ sys.exit(0 if ours._switch.automatic else "left alone")
 )
 def test_whatever_of_it_a_script_imports_first(name: str, statement: str) -> None:
     script = SEEN.format(name=name, statement=statement)
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    process = Script([script], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=PIPE, text=True)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
