@@ -2,9 +2,8 @@
 
 Each is a small frozen struct with a tag, so that it can be sent, journaled and replayed. Times are
 ages (`ago_s`): seconds between the fact and the moment it was handed to the controller, whose clock
-they are turned into, so that clocks of different nodes never meet.
-
-One event per outcome of an effect: whoever carries out an action reports one of its results.
+they are turned into, so that clocks of different nodes never meet. One event per outcome of an
+effect: whoever carries out an action reports one of its results.
 """
 
 from collections.abc import Iterable, Iterator
@@ -453,6 +452,7 @@ class HangJudged(Event, frozen=True, kw_only=True):
     ago_s: float  # since the last progress
     ranks: Ranks = ()  # that the others wait for; empty: nobody stands out
     evidence: tuple[str, ...] = ()  # lines: who stands where
+    ended: bool = False  # the scripts of all ranks have ended: only their processes have not
 
 
 class StragglersFound(Event, frozen=True, kw_only=True):

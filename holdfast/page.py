@@ -77,6 +77,7 @@ class WorkerPhase(IntEnum):
     SNAPSHOT = 6
     FINISHED = 7
     SECTION = 8  # one that the script has named
+    ENDING = 9  # a script that tells no phases has ended well, and the interpreter ends
 
 
 class Word(IntEnum):
@@ -189,6 +190,11 @@ class Page:
     def phase(self, phase: WorkerPhase) -> None:
         """Say what the worker does now."""
         self._ints[Word.PHASE] = phase
+
+    def script_ended(self) -> None:
+        """Well; what its process does from here on is no training."""
+        if self._ints[Word.PHASE] in (WorkerPhase.STARTING, WorkerPhase.STEP):
+            self.phase(WorkerPhase.ENDING)
 
     def section(self, name: str) -> None:
         """The worker is in a stretch of the script with this name, of less than 64 bytes."""

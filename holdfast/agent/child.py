@@ -95,7 +95,7 @@ def become(born: ForkedChild) -> None:
             late_rank.settle()
             begin()
         _enter_workdir(born.program)
-        _run_to_the_end(born.program)
+        _run_to_the_end(born.program, page)
 
 
 def _load_ahead(control: int) -> None:
@@ -113,7 +113,7 @@ def _step_ended(count: int) -> None:
     step_profile.step_ended(count)
 
 
-def _run_to_the_end(program: fork_protocol.Program) -> None:
+def _run_to_the_end(program: fork_protocol.Program, page: Page | None) -> None:
     """A script that has ended well without `join()` still ends as a worker with a rank."""
     worker = os.getpid()
     ended_well = True
@@ -125,6 +125,8 @@ def _run_to_the_end(program: fork_protocol.Program) -> None:
     finally:
         if ended_well and os.getpid() == worker:
             rank.need(rank.END)
+            if page is not None:
+                page.script_ended()
 
 
 def _stand_alone(born: ForkedChild) -> None:

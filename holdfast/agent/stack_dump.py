@@ -192,8 +192,8 @@ def _read(out: bytes) -> list[ThreadStack]:
         found = _threads.decode(out)
     except msgspec.MsgspecError as error:
         raise DumpError(f"py-spy answered something else: {error}") from error
-    threads = [_thread(thread) for thread in found if thread.frames]
-    if not threads:
+    threads = [_thread(thread) for thread in found if thread.frames or thread.thread_name == MAIN]
+    if not any(thread.frames for thread in threads):
         raise DumpError("the process runs no Python code")
     return sorted(threads, key=lambda thread: thread.name != MAIN)
 

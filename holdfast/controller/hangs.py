@@ -10,6 +10,8 @@ from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import State
 from holdfast.events import Diagnosed, HangJudged, HangSuspected, Judgement, each_of
 
+ENDED = "script-ended"  # signature of processes that do not end: the next attempt repeats it all
+
 
 def suspected(state: State, event: HangSuspected) -> list[AnyAction]:
     """Have a look."""
@@ -38,6 +40,8 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
         summary=event.summary,
         confidence=event.confidence,
         rank=first,
+        user_error=event.ended,
+        signature=ENDED if event.ended else None,
     )
     incidents.open_for_hang(state, event, first)
     grace_s, parks = state.limits.restart_grace_s, state.limits.replicas and bool(event.ranks)

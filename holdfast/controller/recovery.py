@@ -13,6 +13,7 @@ from holdfast.controller import (
     checkpoints,
     choices,
     conditions,
+    hangs,
     incidents,
     machines,
     nodes,
@@ -196,7 +197,10 @@ def _forget(state: State) -> None:
 
 
 def _made_progress(state: State, verdict: Diagnosed) -> bool:
-    """Steps done in this attempt or, where none are reported, some life of it."""
+    """Steps done in this attempt or, where none are reported, some life of it. A script that came
+    to its end and hung there has nothing left to come further with."""
+    if verdict.signature == hangs.ENDED:
+        return state.max_step != state.progress_mark
     if _ran_s(state) >= restart.FRUITFUL_S:
         state.last_failure = None
     return _came_further(state, restart.FRUITFUL_S if verdict.environment else restart.RAN_S)

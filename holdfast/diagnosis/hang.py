@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.collectives import GroupLog
+from holdfast.diagnosis import at_its_end
 from holdfast.diagnosis.collectives import CollectiveFinding, Story, find
 from holdfast.diagnosis.stuck import DOING, behind
 from holdfast.events import HangJudged, HangSuspected, Judgement, each_of, in_rows
@@ -57,11 +58,13 @@ WAITS = frozenset(
 )  # fmt: skip
 OUR_WAITS = "holdfast/train/exchange.py"  # where ranks tell each other of snapshots
 WAITING_FILES = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/accelerator/")
-EXTERNAL = (  # where a worker waits for something outside
-    "ssl.py", "socket.py", "selectors.py", "http/", "urllib3/", "requests/", "httpx/", "botocore/",
-    "tenacity/", "backoff/", "retrying", "fsspec/", "s3fs/", "gcsfs/", "subprocess.py", "queue.py",
-    "multiprocessing/", "asyncio/", "torch/utils/data/", "torch/serialization.py",
+NETWORK = (  # where a thread of any kind waits for something outside
+    "ssl.py", "socket.py", "http/", "urllib3/", "requests/", "httpx/", "botocore/", "tenacity/",
+    "backoff/", "retrying", "fsspec/", "s3fs/", "gcsfs/", "subprocess.py", "torch/serialization.py",
     "torch/distributed/checkpoint/",
+)  # fmt: skip
+EXTERNAL = (  # where a main thread does
+    *NETWORK, "selectors.py", "queue.py", "multiprocessing/", "asyncio/", "torch/utils/data/",
 )  # fmt: skip
 DEBUGGERS = ("pdb.py", "bdb.py", "debugpy/", "pydevd", "ipdb/")
 
@@ -96,6 +99,7 @@ def judge(
     """
     looks = [SeenRank(rank, group) for group in groups for rank in each_of(group.ranks)]
     finding = find(collectives)
+    ending = at_its_end.all_are([look.rank for look in looks], pages)
     suspects = _suspects(looks, pages, finding)
     told = _Told(suspicion, groups, [look.rank for look in suspects], finding)
     if paused := _paused(looks):
@@ -108,7 +112,22 @@ def judge(
     late = suspicion.reported and suspicion.ago_s >= timeout_s
     if missing or not looks or any(look.group.why == ENDED for look in looks):
         return _unseen(_Told(suspicion, groups, (), finding), missing, late=late)
+    if ending:
+        return _at_the_end(_Told(suspicion, groups, (), None), looks)
     return _by_activity(told, looks, suspects, pages, late=late)
+
+
+def _at_the_end(told: "_Told", looks: Sequence[SeenRank]) -> HangJudged:
+    """Nobody waits for a single one, and what works or waits outside may save the last step."""
+    works = any(_activity(look) is not Activity.STILL for look in looks)
+    threads = [thread for look in looks for thread in look.group.threads[1:]]
+    outside = any(_stand_in(thread.frames, NETWORK) for thread in threads)
+    patient = len(looks) == 1 or works or outside or any(map(_is_outside, looks))
+    story = at_its_end.story([look.group for look in looks])
+    if patient or told.suspicion.ago_s < TOGETHER_S:
+        return told(Judgement.SLOW, f"No step: {story}", 0.7)
+    found = told(Judgement.HANG, f"All ranks hung: {story}", 0.9)
+    return msgspec.structs.replace(found, ended=True)
 
 
 def apart(

@@ -279,3 +279,16 @@ def test_the_agent_says_who_it_is(node: Node, home: Path) -> None:
     until(path.exists, "agent.json")
     card = json.loads(path.read_text())
     assert (card["node"], card["name"], card["pid"]) == (agent.node, "node-0", agent.process.pid)
+
+
+def test_a_process_that_does_not_end_with_its_script_says_that_the_script_has(node: Node) -> None:
+    controller, agent = node("import atexit, time\natexit.register(time.sleep, 600)\nprint('end')")
+    controller.ready()
+    controller.start()
+    until(lambda: "end" in agent.log(), "the end of the script")
+
+    def phases() -> set[str]:
+        return {worker.phase for report in controller.reports for worker in report.workers}
+
+    until(lambda: "ending" in phases(), "what the page says then")
+    controller.stop()

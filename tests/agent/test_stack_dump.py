@@ -276,3 +276,20 @@ def test_what_it_waits_in_is_asked_before_it_is_stopped(monkeypatch: pytest.Monk
     monkeypatch.setattr(psutil.Process, "status", lambda _: psutil.STATUS_SLEEPING)
     [group] = taken((0, os.getpid()))
     assert group.sleeps_in == "request_wait_answer"
+
+
+def test_a_main_thread_without_a_python_frame_is_not_taken_for_another_one(start: Start) -> None:
+    """As where `atexit` has called a function in C."""
+    process = start(
+        "import atexit\ndef other():\n    time.sleep(1e6)\n"
+        "threading.Thread(target=other, daemon=True).start()\n"
+        "atexit.register(time.sleep, 1e6)\nprint('up', flush=True)\n"
+    )
+    assert until(lambda: len(taken((0, process.pid))[0].threads) > 1 and not main_of(process))
+
+
+def main_of(process: "subprocess.Popen[bytes]") -> tuple[str, ...]:
+    """Its main thread's frames."""
+    [group] = taken((0, process.pid))
+    assert group.threads[0].name == "MainThread"
+    return group.frames

@@ -3,7 +3,15 @@
 import msgspec
 import pytest
 
-from holdfast.actions import CollectEvidence, Diagnose, Fence, StartAttempt, StopAttempt
+from holdfast.actions import (
+    CollectEvidence,
+    Diagnose,
+    EndJob,
+    Fence,
+    Outcome,
+    StartAttempt,
+    StopAttempt,
+)
 from holdfast.controller import Phase, State
 from holdfast.events import (
     AttemptStopped,
@@ -183,3 +191,26 @@ def test_a_script_without_steps_that_hangs_as_it_ends_has_lived_until_it_hung(
             world.now = max(world.now, deadline)
             world.tell(DeadlinePassed())
     assert counted == fruitless
+
+
+@pytest.mark.parametrize("lived_s", [8.0, 7200.0])
+def test_scripts_that_have_ended_and_hang_are_run_once_more_and_not_for_ever(
+    lived_s: float,
+) -> None:
+    """The next attempt begins at the beginning: however long it trains, that is no progress."""
+    world = World()
+    world.submit(instrumented=False)
+    told = "All ranks hung: scripts have ended, and their processes have not"
+    for attempt in (1, 2):
+        assert world.state.attempt == attempt
+        for milestone in (Milestone.STARTED, Milestone.STEPPED):
+            world.tell(MilestoneReached(attempt=attempt, milestone=milestone))
+        world.now += lived_s + 15.0
+        hang = msgspec.structs.replace(
+            judged(world, summary=told, ranks=()), ago_s=15.0, ended=True
+        )
+        assert "StopAttempt" in kinds(world.tell(hang))
+        actions = world.all_stopped()
+    assert only(actions, EndJob).outcome is Outcome.FAILED
+    assert "the same error repeated at the same place" in world.state.why
+    assert told in world.state.why

@@ -36,7 +36,8 @@ def stands(
     sleeps_in: str = "",
     beside: tuple[str, ...] = (),
 ) -> StackGroup:
-    threads = [ThreadStack(name="MainThread", pid=1, frames=at)] if at else []
+    main = at or beside  # a main thread without a frame is seen where another one is
+    threads = [ThreadStack(name="MainThread", pid=1, frames=at)] if main else []
     threads += [ThreadStack(name="other", pid=1, frames=beside)] if beside else []
     return StackGroup(
         ranks=in_rows(ranks), threads=tuple(threads), state=state, why=why,
@@ -411,3 +412,75 @@ def test_who_is_to_blame_anyhow_stays_so_and_the_link_is_told_beside() -> None:
     found = parted(stands(0, at=SLEEP), stands(1), ago_s=5.0)
     assert (found.judgement, found.ranks) == (Judgement.HANG, ((0, 0),))
     assert found.evidence[0] == CUT[0]
+
+
+# ── scripts that have ended ───────────────────────────────────────────────────────────────────
+
+JOINS = ("_shutdown (threading.py:1590)",)
+THREAD = ("_bootstrap (threading.py:1032)", "run (threading.py:1012)", "forever (train.py:7)")
+ATEXIT = ("flush (train.py:4)", "wait (lib.py:9)")
+GROUP_END = ("destroy (holdfast/group_end.py:42)",)
+
+
+def judged_at_the_end(*groups: StackGroup, ago_s: float = TOGETHER_S) -> HangJudged:
+    suspicion = HangSuspected(
+        attempt=4, ago_s=ago_s, budget_s=2.0, step=None, step_s=0.05, trained=True, reported=False,
+        ranks=(),
+    )  # fmt: skip
+    pages = {
+        rank: WorkerReport(rank=rank, pid=1, progress=Progress(), milestones={}, phase="ending")
+        for group in groups
+        for rank in each_of(group.ranks)
+    }
+    return judge(suspicion, groups, (), pages, TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("at", "beside", "told"),
+    [
+        (JOINS, THREAD, "joins threads that are no daemons: other in forever (train.py:7)"),
+        (JOINS, GROUP_END, "joins threads that are no daemons"),
+        (ATEXIT, GROUP_END, "has called flush (train.py:4) (atexit, or a destructor), in wait"),
+        ((), GROUP_END, "function of atexit, a destructor or a library, which has no Python frame"),
+        ((), (), "was not seen (no stack)"),
+    ],
+)
+def test_processes_that_do_not_end_after_their_scripts_are_told_with_what_they_wait_for(
+    at: tuple[str, ...], beside: tuple[str, ...], told: str
+) -> None:
+    found = judged_at_the_end(stands(0, 1, at=at, beside=beside))
+    assert found.judgement is Judgement.HANG and found.ended
+    assert "scripts have ended, and their processes have not" in found.summary
+    assert told in found.summary and "destroy" not in found.summary
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        (stands(0, at=JOINS, beside=THREAD),),  # its own terminal would wait as long
+        (stands(0, 1, at=JOINS, beside=(*THREAD, "send (ssl.py:1180)")),),
+        (stands(0, 1, at=("upload (train.py:4)", "send (socket.py:9)")),),
+        (stands(0, 1, at=JOINS, beside=THREAD, does="background"),),
+        (stands(0, at=JOINS), stands(1, at=ATEXIT, does="busy")),
+        (stands(0, 1, at=JOINS, state="disk-sleep"),),
+    ],
+)
+def test_what_saves_or_uploads_after_the_end_of_its_script_is_left_alone(
+    groups: tuple[StackGroup, ...],
+) -> None:
+    found = judged_at_the_end(*groups, ago_s=3600.0)
+    assert found.judgement is Judgement.SLOW and not found.ended
+
+
+def test_one_that_has_ended_early_while_others_train_is_the_one_they_wait_for() -> None:
+    suspicion = HangSuspected(
+        attempt=4, ago_s=20.0, budget_s=2.0, step=None, step_s=0.05, trained=True, reported=False,
+        ranks=(),
+    )  # fmt: skip
+    pages = {
+        rank: WorkerReport(rank=rank, pid=1, progress=Progress(), milestones={}, phase=phase)
+        for rank, phase in enumerate(("ending", "step"))
+    }
+    groups = (stands(0, at=JOINS), stands(1))
+    found = judge(suspicion, groups, (), pages, TIMEOUT_S)
+    assert not found.ended and ranks(found) == [0]
