@@ -103,9 +103,9 @@ def reader() -> FrameType:
 
 def run_ahead() -> None:
     """From here on, until the rank has come, whatever needs it waits for it."""
-    plain = type(os.environ)
-    os.environ.__class__ = _Waiting
-    _undo.append(lambda: setattr(os.environ, "__class__", plain))
+    environment, plain = os.environ, type(os.environ)
+    environment.__class__ = _Waiting
+    _undo.append(lambda: setattr(environment, "__class__", plain))
     for name, function in _CALLS:
         if (module := sys.modules.get(name)) is not None:
             _undo.append(_make_wait(module, function))
@@ -192,12 +192,22 @@ def _line_on(control: int, where: str) -> bytes:
 def _take(env: dict[str, str]) -> None:
     """First the variables, then the end of waiting: another thread may be looking."""
     for name, value in env.items():
-        os._Environ.__setitem__(os.environ, name, value)
+        _set(name, value)
     os.environ.pop(CONTROL, None)
     for undo in _emptied(_undo):
         undo()
     for act in _emptied(on_rank):
         act()
+
+
+def _set(name: str, value: str) -> None:
+    """In what is `os.environ` by now: a script may have put a plain dict there."""
+    environment: object = os.environ
+    if isinstance(environment, os._Environ):
+        os._Environ.__setitem__(os.environ, name, value)
+    else:
+        os.putenv(name, value)  # where libraries in C and children look
+        os.environ[name] = value
 
 
 def _emptied(things: list[Thing]) -> Iterator[Thing]:

@@ -89,6 +89,20 @@ def test_threads_wait_too(tmp_path: Path) -> None:
     assert (status, output) == (0, ["0 5", "None _Environ"]), words
 
 
+def test_a_script_that_replaces_the_environment_by_a_dict_gets_its_rank_in_it(
+    tmp_path: Path,
+) -> None:
+    source = (
+        "first = os.environ\n"
+        "os.environ = dict(os.environ)\n"
+        "rank.await_rank()\n"
+        "print(os.environ['RANK'], type(os.environ).__name__, type(first).__name__)\n"
+        "os.system('echo $LOCAL_RANK')\n"
+    )
+    status, output, words = run(tmp_path, source, told())
+    assert (status, sorted(output)) == (0, ["0 dict _Environ", "5"]), words
+
+
 @pytest.mark.parametrize(("rank", "restarts", "says"), [(0, 0, 1), (1, 0, 0), (0, 1, 0)])
 def test_rank_0_tells_the_user_once_in_the_first_attempt(
     tmp_path: Path, rank: int, restarts: int, says: int
