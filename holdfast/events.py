@@ -102,8 +102,7 @@ class Milestone(StrEnum):
     """What every rank of an attempt has done, in this order. Reported once each per attempt.
 
     OUTPUT and STEPPED are exceptions: one rank is enough, because many scripts print on rank 0
-    only, and some have ranks without an optimizer.
-    """
+    only, and some have ranks without an optimizer."""
 
     STARTED = "started"  # worker process runs with its rank
     OUTPUT = "output"  # one rank has printed something; only of scripts that report no steps
@@ -248,6 +247,7 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     error: WorkerError | None = None
     log: str = ""  # path of the worker's log, relative to the job's folder
     forkserver: str = ""  # how its node's forkserver had died just before, if it had
+    store: str = ""  # likewise, the rendezvous store of its attempt, where that was on its node
     oom: str = ""  # what limits the memory, if the kernel has killed a process of the node for it
     broke: Broken | None = None  # its numbers had been no numbers before it ended
     clue: str = ""  # line of its output that explains why native code aborted it

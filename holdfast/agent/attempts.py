@@ -147,8 +147,12 @@ class Attempts:
             self.announce()
             worker.ends = ends
             worker.output.catch_up()
-            fact = exited(self._parts.node, worker, ends, self._oom.new(), self.mask)
-            self._parts.controller.fact(fact)
+            self._tell(worker, ends, self._oom.new())
+
+    def _tell(self, worker: Worker, ends: ProcessExit, oom: str = "") -> None:
+        store = self._processes.stores.failure
+        fact = exited(self._parts.node, worker, ends, oom, self.mask, store)
+        self._parts.controller.fact(fact)
 
     def _ending(self, worker: Worker) -> ProcessExit | None:
         """How it has begun to end, other than well. When a warm one did that is known to a moment
@@ -189,8 +193,7 @@ class Attempts:
         elif death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
             self._parts.tasks.start(self._tell_when_saved(run, worker, death))
         elif run.is_news(death):
-            oom = self._oom.new() if death.exit_code != 0 else ""
-            self._parts.controller.fact(exited(self._parts.node, worker, death, oom, self.mask))
+            self._tell(worker, death, self._oom.new() if death.exit_code != 0 else "")
         run.look_gone()
 
     async def _tell_when_saved(self, run: NodeAttempt, worker: Worker, death: ProcessExit) -> None:

@@ -78,10 +78,15 @@ class NodeAttempt:
 
 
 def exited(
-    node: str, worker: Worker, death: ProcessExit, oom: str = "", mask: Callable[[str], str] = str
+    node: str,
+    worker: Worker,
+    death: ProcessExit,
+    oom: str = "",
+    mask: Callable[[str], str] = str,
+    store: str = "",
 ) -> WorkerExited:
     """The fact that a worker with a rank has died, with what it left behind; `mask` takes secrets
-    out of that."""
+    out of that. `store`: how that of its attempt had died, if it had."""
     assert worker.assignment is not None
     now = time.monotonic()
     return WorkerExited(
@@ -95,6 +100,7 @@ def exited(
         error=_masked(error_of(worker, death), mask),
         log=worker.log,
         forkserver=worker.forkserver,
+        store=store,
         oom=oom,
         broke=worker.page.first_broke(now),
         clue=mask(_clue(worker, death)),

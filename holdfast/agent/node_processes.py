@@ -166,6 +166,8 @@ class NodeProcesses:
             self._bury(worker, death)
         elif self.stores.died(id_):
             self._tell.on_store_lost()
+        elif self.stores.failed(id_, death.words):
+            note(f"agent: the rendezvous store of the attempt has died ({death.words})")
 
     def _bury(self, worker: Worker, death: ProcessExit) -> None:
         if self._orphans.pop(worker.pid, None) is not None and self._fallen is not None:

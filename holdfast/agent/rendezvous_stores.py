@@ -38,6 +38,7 @@ class RendezvousStores:
         self._beside_id = 0
         self._report = -1
         self.fresh: Store | None = None
+        self.failure = ""  # how the store died that the attempt uses, if it did
 
     def fork_from(self, forkserver: ForkserverHandle) -> None:
         """A forkserver is ready: from now on stores can be opened."""
@@ -114,6 +115,7 @@ class RendezvousStores:
 
     def use(self, store: Store) -> None:
         """An attempt starts on this store, which may be that of another node."""
+        self.failure = ""
         if store == self.fresh:
             self.fresh = None
             self._used_id, self._fresh_id = self._fresh_id, 0
@@ -130,6 +132,13 @@ class RendezvousStores:
             return False
         self._fresh_id = 0
         self.fresh = None
+        return True
+
+    def failed(self, id_: int, how: str) -> bool:
+        """A child has ended like this; whether it was the store of an attempt that is not over."""
+        if id_ != self._used_id:
+            return False
+        self._used_id, self.failure = 0, how
         return True
 
     def forget(self) -> None:

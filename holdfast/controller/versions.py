@@ -15,7 +15,7 @@ INNOCENT = frozenset(
     (
         *("node-lost", "orders-lost", "hardware-fault", "corruption", "device-error"),
         "device-lost",
-        *("worker-killed", "forkserver-died", "straggler", "resized", "updated"),
+        *("worker-killed", "forkserver-died", "store-lost", "straggler", "resized", "updated"),
     )
 )
 """Causes that another version would not change."""

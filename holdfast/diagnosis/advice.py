@@ -47,6 +47,8 @@ ADVICE: dict[str, str] = {
     "fewer files: torch.multiprocessing.set_sharing_strategy('file_system').",
     "port-taken": "Another program listens on the port. Nothing to do if it was once; else do not "
     "set MASTER_PORT by hand.",
+    "store-lost": "Find out who killed a process of the agent on the node of rank 0: the kernel, "
+    "for memory (its log is shown if it can be read), or a colleague.",
     "peer-lost": "Look at the nodes of the ranks that were lost, and at the network between them: "
     "nobody else has said why.",
     "hang": "Look where the named rank stood. If it works at something that takes long, put "

@@ -144,6 +144,12 @@ CAUSES: dict[str, KnownCause] = {
     "port-taken": KnownCause(
         Weight.CAUSE, ENVIRONMENT, "The port of the rendezvous store was in use."
     ),
+    "store-lost": KnownCause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "The rendezvous store of the attempt died, the process in which ranks find each other "
+        "(TCPStore).",
+    ),
     "peer-lost": KnownCause(
         Weight.CONSEQUENCE,
         ELSEWHERE,
@@ -357,6 +363,8 @@ def cause_of(exited: WorkerExited) -> str:
         return _cause_of_signal(number)
     if exited.exit_code == 0:
         return _cause_of_success(exited)
+    if exited.error is not None and is_symptom(exited.error):
+        return "store-lost" if exited.store else "peer-lost"
     if exited.error is not None:
         return _cause_of_exception(exited.error)
     return "not-startable" if exited.exit_code in (126, 127) else "worker-exit"
@@ -388,8 +396,6 @@ def _cause_of_success(exited: WorkerExited) -> str:
 
 
 def _cause_of_exception(error: WorkerError) -> str:
-    if is_symptom(error):
-        return "peer-lost"
     if slug_of(error) == "checkpoint-unusable":
         return "checkpoint-unusable"
     match error.type.rpartition(".")[2]:
@@ -481,6 +487,9 @@ def _summary(cause: str, exited: WorkerExited) -> str:
             return f"{who} {_ending(exited)}{_place(exited.error)}."
         case "forkserver-died":
             return f"{who} died with its forkserver ({exited.forkserver})."
+        case "store-lost":
+            died = f"the rendezvous store died ({exited.store})"
+            return f"{who} lost its connection because {died}."
         case "peer-lost":
             return f"{who} lost its connection to a peer that had exited or hung."
         case "limit-reached" if exited.error is not None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+import psutil
 import pytest
 
 from holdfast.collectives import RankTimes
@@ -62,13 +63,24 @@ def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store
         counted = [pace.points for times in told for pace in times.paces]
         assert len(counted) == 2 and counted[0] == counted[1], "collectives by the end of each step"
         assert [step for times in told for step, _ in times.steps] == [1, 2, 3] * 2
+        if attempt == 2:
+            below = psutil.Process(agent.forkserver()).children()
+            [host] = [one for one in below if store.port in _listens(one)]
+            host.kill()
+            until(lambda: "store of the attempt has died" in agent.words(), "its death")
         os.kill(pids[1], signal.SIGKILL)
-        assert controller.exited(attempt=attempt, rank=1).signal == signal.SIGKILL
+        exited = controller.exited(attempt=attempt, rank=1)
+        assert (exited.signal, exited.store) == (9, "signal 9" if attempt == 2 else "")
         stopped = controller.stop(attempt=attempt, look=True)
         assert [one.kind for one in stopped.entered[0]] == ["all_reduce float[10]"]
         fresh = stopped.store
         assert fresh is not None and fresh.hosted and fresh != store
         store = fresh
+
+
+def _listens(process: psutil.Process) -> set[int]:
+    """Its ports."""
+    return {one.laddr.port for one in process.net_connections() if one.status == "LISTEN"}
 
 
 def _times(controller: StubController, number: int) -> tuple[RankTimes, ...]:

@@ -32,6 +32,7 @@ def exited(
     finished: bool = False,
     ago_s: float = 0.0,
     forkserver: str = "",
+    store: str = "",
     oom: str = "",
     clue: str = "",
 ) -> WorkerExited:
@@ -45,6 +46,7 @@ def exited(
         progress=Progress(step=step, finished=finished),
         error=error,
         forkserver=forkserver,
+        store=store,
         oom=oom,
         clue=clue,
     )
@@ -60,6 +62,7 @@ SYMPTOMS = sorted(
     for p in RECORDED.glob("*.txt")
     if p.stem not in ("out_of_memory_cpu", "port_taken", "loader_worker_raised", BARRIER)
 )
+NETWORK = "torch.distributed.DistNetworkError"
 BACKEND = "torch.distributed.DistBackendError"
 NCCL_PEER_LOST = (  # as users report them
     raised(
@@ -92,6 +95,10 @@ CASES = [
     ("worker-killed", exited(code=137)),
     ("worker-killed", exited(error=raised("KeyboardInterrupt"))),
     ("forkserver-died", exited(number=signal.SIGKILL, forkserver="signal 9")),
+    ("store-lost", exited(error=raised(NETWORK, "Connection was likely closed"), store="signal 9")),
+    ("peer-lost", exited(error=raised(NETWORK, "Connection was likely closed"))),
+    ("worker-exception", exited(error=raised("ValueError", "x"), store="signal 9")),
+    ("worker-killed", exited(number=signal.SIGKILL, store="signal 9")),
     ("limit-reached", exited(error=raised("OSError", "[Errno 24] Too many open files: 'x'"))),
     ("limit-reached", exited(error=raised("OSError", "[Errno 27] File too large"))),
     ("worker-crashed", exited(number=signal.SIGSEGV, forkserver="signal 9")),
