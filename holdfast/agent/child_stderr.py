@@ -11,6 +11,7 @@ import re
 READ_BYTES = 1 << 16
 KEPT_BYTES = 8 << 10
 LINE_CHARS = 300
+_A_PLACE = re.compile(r'\s*File "(.+)", line (\d+)')
 _AN_ERROR = re.compile(r"[A-Za-z_][\w.]*: \S")  # as Python ends a traceback with it
 
 
@@ -40,11 +41,16 @@ class ChildStderr:
                 os.write(2, data)
 
     def last_words(self) -> str:
-        """The error that it ended with, or else its last line; empty if it said nothing."""
+        """The error that it ended with and where it was raised, or else its last line; empty if it
+        said nothing."""
         self._pass_on()
         lines = [line for line in self._kept.decode(errors="replace").splitlines() if line.strip()]
-        errors = filter(_AN_ERROR.match, reversed(lines))
-        return next(errors, lines[-1] if lines else "").strip()[:LINE_CHARS]
+        ended = next((n for n, x in reversed([*enumerate(lines)]) if _AN_ERROR.match(x)), None)
+        if ended is None:
+            return (lines[-1] if lines else "").strip()[:LINE_CHARS]
+        places = filter(None, map(_A_PLACE.match, reversed(lines[:ended])))
+        where = next((f" ({place[1]}:{place[2]})" for place in places), "")
+        return f"{lines[ended].strip()[:LINE_CHARS]}{where}"
 
     def _close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._fd)

@@ -197,7 +197,8 @@ def _seen(status: "JobStatus") -> str:
         parts.append(f"{number:,} optimizer step{'s' if number > 1 else ''}")
     if number is not None and each_s is not None:
         parts.append(f"{duration(each_s)} each")
-    return ", ".join(parts) or "no steps reported"
+    ended = " (those of an optimizer are counted while it runs)" if status.outcome else ""
+    return ", ".join(parts) or f"no steps reported{ended}"
 
 
 def _spacing(status: "JobStatus") -> str:

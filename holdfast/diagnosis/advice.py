@@ -1,4 +1,26 @@
-"""What to do about each cause, in a sentence or two, as a good troubleshooting guide says it."""
+"""What to do about each cause, in a sentence or two, as a good troubleshooting guide says it.
+
+Some signals, and one exit status, are sent for one reason only: then that is said.
+"""
+
+import signal
+
+FLUSH_FAILED = 120  # exit status of Python where its last output cannot be written
+_ALARM = (
+    "The script, or a library of it, has set a timer (signal.alarm, setitimer, a test's time-out) "
+    "and nothing handles the signal: find who sets it, or handle it."
+)
+BY_SIGNAL: dict[int, str] = {
+    signal.SIGXCPU: "The process has used up its limit of processor time: raise it (ulimit -t, "
+    "RLIMIT_CPU), or find out who sets it.",
+    signal.SIGXFSZ: "A file has reached the limit of its size: raise it (ulimit -f, RLIMIT_FSIZE).",
+    signal.SIGALRM: _ALARM,
+    signal.SIGVTALRM: _ALARM,
+    signal.SIGPROF: _ALARM,
+    signal.SIGPIPE: "The script writes to a pipe or socket whose other end is closed, and has set "
+    "SIGPIPE to its default: Python ignores it and raises BrokenPipeError.",
+}
+"""Where a signal says more than that somebody has killed the worker."""
 
 ADVICE: dict[str, str] = {
     "worker-killed": "Find out who killed it: the kernel (its log is shown if it can be read), the "
@@ -70,3 +92,18 @@ ADVICE: dict[str, str] = {
     "resized": "Nothing: `holdfast status` tells the size, the target and the reason.",
     "finished": "Nothing: it had done its work.",
 }
+
+
+def advice(cause: str, number: int | None = None, exit_code: int | None = None) -> str:
+    """On this cause, of a worker that a signal, or a status, has ended; empty where there is none.
+
+    Source for the status: docs.python.org/3/c-api/init.html, `Py_FinalizeEx`.
+    """
+    if cause == "worker-killed" and number in BY_SIGNAL:
+        return BY_SIGNAL[number]
+    if cause == "worker-exit" and exit_code == FLUSH_FAILED:
+        return (
+            "The script has ended, and Python could not write the rest of its output: look for "
+            "what closes or replaces sys.stdout or sys.stderr."
+        )
+    return ADVICE.get(cause, "")

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from holdfast.diagnosis.advice import FLUSH_FAILED
 from holdfast.diagnosis.environment import is_environment, slug_of
 from holdfast.diagnosis.mismatch import NOBODY as NOTHING
 from holdfast.diagnosis.mismatch import Entered, says_so, who
@@ -529,7 +530,9 @@ def _place(error: WorkerError | None) -> str:
 def _ending(exited: WorkerExited) -> str:
     number = _signal(exited)
     if number is None:
-        return f"exited with status {exited.exit_code}"
+        flush = exited.exit_code == FLUSH_FAILED and exited.error is None
+        why = ": Python could not write the rest of its output" if flush else ""
+        return f"exited with status {exited.exit_code}{why}"
     name = _signal_name(number)
     if name == "SIGKILL":
         return "was killed by SIGKILL, possibly by the kernel's out-of-memory killer"

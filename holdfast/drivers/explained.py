@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.diagnosis.advice import ADVICE
+from holdfast.diagnosis.advice import advice as of_cause
 from holdfast.diagnosis.signatures import Blame, Signature, spotted
 from holdfast.files import open_plain
 from holdfast.status import Incident
@@ -27,7 +27,7 @@ def problem_fields(known: Signature) -> dict[str, str]:
 
 def advice(incident: Incident) -> str:
     """What is to be done about its cause."""
-    return ADVICE.get(incident.cause, "")
+    return of_cause(incident.cause, incident.signal, incident.exit_code)
 
 
 def log_tail(folder: Path, incident: Incident) -> list[str]:
