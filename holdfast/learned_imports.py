@@ -15,7 +15,6 @@ import hashlib
 import importlib
 import json
 import os
-import select
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -136,17 +135,22 @@ def _leave(learned: dict[str, list[str]], path: Path) -> None:
 # ── in a worker that waits ────────────────────────────────────────────────────────────────────
 
 
-def load_while_waiting(control: int, imported: Callable[[], object] = lambda: None) -> None:
+def load_while_waiting(
+    control: int,
+    imported: Callable[[], object] = lambda: None,
+    between_looks: Callable[[], object] = lambda: None,
+) -> None:
     """Import what was learned for these surroundings, once there is a list, until the rank comes:
     a list may name what the script has ceased to want. What fails is left to the script, which will
-    show it. `imported` is called after each import."""
+    show it. `imported` is called after each import, `between_looks` as long as there is no list."""
     path = Path(os.environ.get(FILE, "/"))
     while not path.is_file():
-        if FILE not in os.environ or _has_come(control, LOOK_S):
+        between_looks()
+        if FILE not in os.environ or rank.has_come(control, LOOK_S):
             return
     for name in _with_what_follows(_known(path).get(surroundings(), ())):
         if name not in sys.modules:
-            if _has_come(control, 0):
+            if rank.has_come(control, 0):
                 return
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(name)
@@ -158,10 +162,6 @@ def _with_what_follows(names: Iterable[str]) -> Iterator[str]:
     for name, follows in FOLLOWED_BY.items():
         if name in sys.modules:
             yield follows
-
-
-def _has_come(control: int, within_s: float) -> bool:
-    return bool(select.select([control], [], [], within_s)[0])
 
 
 def _known(path: Path) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ be remembered.
 import contextlib
 import functools
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -176,6 +177,11 @@ def _prepare(control: int) -> None:
     for act in _emptied(while_waiting):
         act(control)
     _prepares = False
+
+
+def has_come(control: int, within_s: float) -> bool:
+    """Whether the rank is there, or none will come."""
+    return bool(select.select([control], [], [], within_s)[0])
 
 
 def _line_on(control: int, where: str) -> bytes:

@@ -46,6 +46,7 @@ from holdfast.agent import (
 )
 from holdfast.agent.frameworks.begin import begin, begin_in
 from holdfast.agent.preloading import is_library
+from holdfast.checkpoint import arena_ahead
 from holdfast.page import Page
 
 
@@ -71,7 +72,7 @@ def become(born: ForkedChild) -> None:
         case fork_protocol.ChildKind.RUN | fork_protocol.ChildKind.WAIT:
             if "control" in born.fds:
                 rank.run_ahead()
-                rank.while_waiting.append(_load_ahead)
+                rank.while_waiting += [_map_ahead, _load_ahead]  # the last one first
                 if born.order.kind is fork_protocol.ChildKind.RUN:
                     rank.on_rank.append(partial(begin_in, os.getpid()))
     page = Page(page_fd) if page_fd is not None else None
@@ -102,9 +103,15 @@ def _load_ahead(control: int) -> None:
     """Of what is imported, only that waits for the rank which cannot note it later."""
     rank.looks_again.append(late_rank.is_noted)
     try:
-        learned_imports.load_while_waiting(control, late_rank.hold_places)
+        has_come = partial(rank.has_come, control, 0.0)
+        meanwhile = partial(arena_ahead.map_present, has_come)
+        learned_imports.load_while_waiting(control, late_rank.hold_places, meanwhile)
     finally:
         rank.looks_again.clear()
+
+
+def _map_ahead(control: int) -> None:
+    arena_ahead.map_while_waiting(partial(rank.has_come, control))
 
 
 def _step_ended(count: int) -> None:

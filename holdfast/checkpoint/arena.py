@@ -46,7 +46,7 @@ _DIGEST = struct.Struct("<Q")
 _DIGEST_AT = _FIELDS_AT + _FIELDS.size
 _SEAL_AT = _DIGEST_AT + _DIGEST.size
 _SEAL = struct.Struct("<QQ")  # checksum of the payload, checksum of that and the snapshot's key
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
+_POPULATE_READ, _POPULATE_WRITE = 22, 23  # MADV_POPULATE_READ and _WRITE, Linux 5.14
 _TOUCH_BYTES = 16 << 20  # at a time: whoever maps memory meanwhile waits for so much
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -113,6 +113,7 @@ class Cell:
         self._room = -1
         self._ahead: tuple[CellHeader, Future[int]] | None = None
         self._touching: Future[None] | None = None
+        self._mapped_ahead: int | None = None  # of how many bytes `map_ahead` has mapped the pages
         self.memory = memoryview(b"")
 
     def reserve(self, payload_bytes: int, *, touch: bool = True) -> None:
@@ -124,18 +125,35 @@ class Cell:
             return
         if touch:
             _require(self.lacks(payload_bytes))
-        self._map(payload_bytes)
+        present = self._map(payload_bytes)
         if touch:
-            _touch(self.memory)
+            _touch(self.memory, present)
 
     def reserve_beside(
         self, payload_bytes: int, pool: ThreadPoolExecutor, prepare: Callable[[memoryview], None]
     ) -> None:
         """Make room for a payload. `pool` touches its pages, then calls `prepare` with the memory;
-        `begin` waits for that."""
+        `begin` waits for that. Of what was mapped ahead only what is missing is touched."""
+        ahead, self._mapped_ahead = self._mapped_ahead, None
         if payload_bytes > self._room:
-            self._map(payload_bytes)
-            self._touching = pool.submit(_made_ready, self.memory, prepare)
+            present = self._map(payload_bytes)
+            self._touching = pool.submit(_made_ready, self.memory, 0, present, prepare)
+        elif ahead is not None:
+            present = len(self.memory)
+            self._touching = pool.submit(_made_ready, self.memory, ahead, present, prepare)
+
+    def map_ahead(self, stops: Callable[[], bool]) -> None:
+        """Map the pages that are there, until it `stops`: who waits for a rank has the time, and
+        who has one would fault on each of them. No memory is taken but for page tables."""
+        present = self._present_bytes()
+        if present - HEADER_BYTES > self._room:
+            self._map(present - HEADER_BYTES)
+            self._mapped_ahead = 0
+        begin = self._mapped_ahead
+        while begin is not None and begin < len(self.memory) and not stops():
+            if not _populate(self.memory[begin : begin + _TOUCH_BYTES], _POPULATE_READ):
+                return
+            self._mapped_ahead = begin = min(begin + _TOUCH_BYTES, len(self.memory))
 
     def lacks(self, payload_bytes: int) -> int:
         """Bytes of memory that have to be found for such a payload."""
@@ -143,12 +161,15 @@ class Cell:
             return 0
         return max(0, _pages(HEADER_BYTES + payload_bytes) - self._present_bytes())
 
-    def _map(self, payload_bytes: int) -> None:
+    def _map(self, payload_bytes: int) -> int:
+        """Returns how many bytes of it have memory already."""
         length = _pages(HEADER_BYTES + payload_bytes)
+        present = self._present_bytes()
         if os.fstat(self._fd).st_size < self._offset + length:
             os.ftruncate(self._fd, self._offset + length)
         self.memory = memoryview(mmap.mmap(self._fd, length, offset=self._offset))
         self._room = length - HEADER_BYTES
+        return present
 
     @property
     def payload(self) -> memoryview:
@@ -218,7 +239,10 @@ class Cell:
         if not self._map_header():
             return None
         header = parse_header(self.memory)
-        return header if header is not None and self._fits(header) else None
+        if header is None:
+            return None
+        end = self._offset + HEADER_BYTES + header.payload_bytes
+        return header if end <= os.fstat(self._fd).st_size else None
 
     def look_ahead(self, pool: ThreadPoolExecutor, cores: int) -> None:
         """Begin to take the checksum of what is here, for the next `intact`."""
@@ -257,10 +281,6 @@ class Cell:
         if self._room < 0:
             self.reserve(0, touch=False)
         return True
-
-    def _fits(self, header: CellHeader) -> bool:
-        end = self._offset + HEADER_BYTES + header.payload_bytes
-        return end <= os.fstat(self._fd).st_size
 
 
 class Arena:
@@ -310,6 +330,12 @@ class Arena:
     def _by_turn(self, part: StatePart, slots: int) -> list[Cell]:
         """The cells of a part in the order in which they are written next."""
         return sorted(self._cells[part][:slots], key=lambda cell: _age(cell.header()))
+
+    def map_ahead(self, stops: Callable[[], bool]) -> None:
+        """Map all that is there, until it `stops`."""
+        for cells in self._cells.values():
+            for cell in cells:
+                cell.map_ahead(stops)
 
     def look_ahead(self, cores: int) -> None:
         """Begin to verify this rank's own parts of its newest snapshot, on so many cores.
@@ -392,23 +418,36 @@ def _require(more_bytes: int) -> None:
         )
 
 
-def _made_ready(memory: memoryview, prepare: Callable[[memoryview], None]) -> None:
-    _touch(memory)
+def _made_ready(
+    memory: memoryview, begin: int, present: int, prepare: Callable[[memoryview], None]
+) -> None:
+    _touch(memory, present, begin)
     prepare(memory)
 
 
-def _touch(memory: memoryview) -> None:
-    """Find memory for all pages. Python's own `madvise` would keep all other threads waiting."""
+def _touch(memory: memoryview, present: int = 0, begin: int = 0) -> None:
+    """Find memory for all pages from `begin` on. The first `present` bytes have it: to map them as
+    for reading, many at a time, costs a third, and they can be written to all the same."""
+    for at in range(begin, len(memory), _TOUCH_BYTES):
+        part = memory[at : at + _TOUCH_BYTES]
+        there = at + len(part) <= present
+        if not _populate(part, _POPULATE_READ if there else _POPULATE_WRITE):
+            _touch_by_hand(part)
+
+
+def _populate(memory: memoryview, advice: int) -> bool:
+    """Whether the kernel knows how. Python's own `madvise` would keep all other threads waiting.
+
+    Raises `OSError` where there is no memory.
+    """
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    for at in range(0, len(memory), _TOUCH_BYTES):
-        length = min(_TOUCH_BYTES, len(memory) - at)
-        if _libc.madvise(ctypes.c_void_p(start + at), ctypes.c_size_t(length), _POPULATE_WRITE):
-            _touch_by_hand(memory[at : at + length])
+    failed = _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(len(memory)), advice)
+    if failed and ctypes.get_errno() != errno.EINVAL:
+        raise OSError(ctypes.get_errno(), "no memory for a snapshot")
+    return not failed
 
 
 def _touch_by_hand(memory: memoryview) -> None:
     """On kernels before 5.14."""
-    if ctypes.get_errno() != errno.EINVAL:
-        raise OSError(ctypes.get_errno(), "no memory for a snapshot")
     for at in range(0, len(memory), mmap.PAGESIZE):
         memory[at] = memory[at]

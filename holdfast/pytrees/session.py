@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast import meeting
-from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.arena_ahead import arena_of
 from holdfast.checkpoint.settings import settings_in
 from holdfast.checkpoint.storage_page import StoragePage, WorkerInfo
 from holdfast.detection.numerics import FirstBad, NumberWatch
@@ -152,7 +152,7 @@ class TreeState:
         if "HOLDFAST_ARENA_FD" not in os.environ or self._page is None:
             return None
         self._phase(WorkerPhase.RESTORE)
-        run, arena = self._run, Arena(int(os.environ["HOLDFAST_ARENA_FD"]))
+        run, arena = self._run, arena_of(int(os.environ["HOLDFAST_ARENA_FD"]))
         leaves, rebuild = self._leaves()
         channel = _channel()
         fingerprint = cells.fingerprint_of(leaves)

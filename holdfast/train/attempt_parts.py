@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.arena_ahead import arena_of
 from holdfast.checkpoint.settings import settings_in
 from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.checkpoint.streams import BackgroundCopier, background_copier
@@ -35,7 +36,7 @@ class AttemptParts:
         self.placement = placement
         self._device, self._group = device, group
         fd, storage_page = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_STORAGE_PAGE_FD")
-        self.arena = None if fd is None else Arena(fd)
+        self.arena: Arena | None = None if fd is None else arena_of(fd)
         if self.arena is not None:
             cores = len(os.sched_getaffinity(0)) // placement.local_world_size
             self.arena.look_ahead(max(1, cores))

@@ -149,6 +149,23 @@ def test_the_next_attempt_takes_the_worker_that_warmed_up_meanwhile(node: Node) 
     until(lambda: agent.log(attempt=2) == "up\n", "the script runs")
 
 
+def test_a_worker_that_waits_has_mapped_what_the_attempt_before_left_in_memory(node: Node) -> None:
+    source = """
+import os, time
+from holdfast.checkpoint.arena import Arena, StatePart
+Arena(int(os.environ["HOLDFAST_ARENA_FD"])).cells(StatePart.SHARED)[1].reserve(3 << 20)
+print("up", flush=True)
+time.sleep(600)
+"""
+    controller, agent = node(source)
+    controller.ready()
+    controller.start()
+    (first,) = controller.started()
+    waits = until(lambda: set(agent.family()) - _known(agent.family(), first), "a warm worker")
+    maps = Path(f"/proc/{waits.pop()}/maps")
+    until(lambda: "memfd:holdfast-arena" in maps.read_text(), "its arena is mapped")
+
+
 def _known(family: list[int], worker: int) -> set[int]:
     """The agent, its forkserver and the first worker: the processes there were from the start."""
     return {pid for pid in family if pid == worker or parent_of(parent_of(pid)) not in family}
