@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint.tensors import cloned, is_distributed, local_part
 from holdfast.errors import Error
+from holdfast.train import huge_pages
 
 Tree = dict[str, Any]
 _OURS = ("state", "param_groups")
@@ -138,7 +139,7 @@ def _copied(value: Any, has: Any, parameter: Any) -> Any:
         return has
     if not _has_form_of(value, parameter):
         return cloned(value)
-    own = value.to(local_part(parameter).device, copy=True)
+    own = huge_pages.copy_of(value, local_part(parameter).device)
     return distributed_like(own, parameter) if is_distributed(parameter) else own
 
 

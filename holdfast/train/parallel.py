@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast.train import huge_pages
+
 
 class SteadyBuckets(DistributedDataParallel):
     """DDP with the same gradient buckets from the first step to the last."""
@@ -42,7 +44,8 @@ def data_parallel(
     """
     options = {"gradient_as_bucket_view": True, **options}
     device_ids = [device.index] if device.type != "cpu" else None
-    return SteadyBuckets(model, device_ids=device_ids, init_sync=not settled, **options)
+    with huge_pages.for_new_memory(device):  # of the buckets
+        return SteadyBuckets(model, device_ids=device_ids, init_sync=not settled, **options)
 
 
 def spread(model: torch.nn.Module) -> None:

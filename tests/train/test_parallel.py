@@ -15,6 +15,7 @@ from holdfast.train.parallel import data_parallel, spread
 from tests.more import sample
 from tests.patience import PATIENCE_S
 from tests.train.forks import FORKS
+from tests.train.test_huge_pages import is_asked
 
 CPU = torch.device("cpu")
 Gradients = list[torch.Tensor]
@@ -85,6 +86,14 @@ def unsent_is_settled(rank: int, _: dict[str, Any]) -> None:
     assert "making" not in DistributedDataParallel.__init__.__qualname__
 
 
+def has_large_buckets(_rank: int, _: dict[str, Any]) -> None:
+    """Gradients of a model, which stay from the first step to the last, are in huge pages."""
+    wrapped = data_parallel(torch.nn.Linear(3000, 3000), CPU, settled=True, options={})
+    wrapped(torch.ones(2, 3000)).sum().backward()
+    assert wrapped.module.weight.grad is not None
+    assert is_asked(wrapped.module.weight.grad)
+
+
 def on_every_rank(folder: Path, world_size: int, check: Any, **options: Any) -> None:
     """Run a check in this many processes of one process group."""
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
@@ -141,3 +150,10 @@ def test_everybody_gets_the_parameters_and_buffers_of_rank_0(tmp_path: Path) -> 
 
 def test_a_model_that_was_not_sent_is_settled_before_it_is_used(tmp_path: Path) -> None:
     on_every_rank(tmp_path, 2, unsent_is_settled)
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").is_dir(), reason="no huge pages here"
+)
+def test_gradients_of_a_large_model_are_in_huge_pages(tmp_path: Path) -> None:
+    on_every_rank(tmp_path, 2, has_large_buckets)
