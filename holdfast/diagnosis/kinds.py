@@ -46,8 +46,8 @@ class Kinds:
 
 def _gist(exited: WorkerExited) -> tuple[object, ...]:
     progress, error = exited.progress, exited.error
-    how = (exited.exit_code, exited.signal, exited.forkserver != "", exited.oom, exited.clue != "")
-    how = (*how, exited.store != "")
+    told = (exited.forkserver != "", exited.oom, exited.clue != "", exited.store != "")
+    how = (exited.exit_code, exited.signal, *told)
     return (*how, progress.finished, progress.step is None, *(_said(error) if error else ()))
 
 
