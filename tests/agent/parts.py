@@ -43,6 +43,7 @@ class FakeStores:
         self.opened = 0
         self.retired: list[Store | None] = []
         self._used: Store | None = None
+        self.failure = ""
 
     def open(self) -> None:
         """Have a fresh one."""
