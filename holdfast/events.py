@@ -57,13 +57,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far one worker (or, reduced, a whole attempt) has come.
 
     `step` counts completed steps: 0 before the first, None where the script does not report any.
-    The `*_s` sums run from the start of the attempt.
-    """
+    The `*_s` sums run from the start of the attempt."""
 
     step: int | None = None
     step_ago_s: float = 0.0  # since the end of step `step`
     data_wait_s: float = 0.0
     snapshot_s: float = 0.0
+    paused_s: float = 0.0  # nothing of its node ran: all was stopped, or the machine slept
     finished: bool = False  # all steps done: an exit with status 0 is expected
 
 

@@ -114,6 +114,7 @@ class Word(IntEnum):
     SNAPSHOT_AT = 39  # when the newest was whole here; 0.0 = none yet
     SNAPSHOT_TOOK = 40  # what training waited for it, in seconds
     GARBAGE_TIME = 41  # that Python's collector took
+    PAUSED = 42  # seconds in which it was stopped with all of its node. Written by the agent
 
 
 class NumberWord(IntEnum):
@@ -373,6 +374,17 @@ class Page:
         """When the script raised what it ends with (monotonic); 0.0: it has not."""
         return self._floats[Word.RAISED_AT]
 
+    def paused(self, seconds: float) -> None:
+        """The worker was stopped for so long, and so was all of its node."""
+        self._floats[Word.PAUSED] += seconds
+
+    @property
+    def pace(self) -> tuple[int, float]:
+        """Steps that are known to be done, and what the newest took; 0.0: not known."""
+        if self._ints[Word.STEP] > 0:
+            return self._ints[Word.STEP] - 1, self._floats[Word.STEP_TIME]
+        return self._ints[Word.OPTIMIZER_STEPS], self._floats[Word.OPTIMIZER_STEP_TIME]
+
     def step_printed(self, step: int) -> None:
         """The worker's output tells this step."""
         if self._ints[Word.PRINTED_STEP] != step + 1:
@@ -422,6 +434,7 @@ class Page:
             step_ago_s=max(0.0, now - self._floats[Word.STEP_AT]) if step >= 0 else 0.0,
             data_wait_s=self._floats[Word.DATA_WAIT],
             snapshot_s=self._floats[Word.SNAPSHOT_TIME],
+            paused_s=self._floats[Word.PAUSED],
             finished=self.reached(Milestone.FINISHED),
         )
 

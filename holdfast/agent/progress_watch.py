@@ -16,6 +16,7 @@ from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.counters import NodeCounters
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.pauses import Pauses
 from holdfast.agent.workers import Worker
 from holdfast.events import Milestone
 from holdfast.messages import Report, WorkerReport
@@ -44,6 +45,7 @@ class ProgressWatch:
         self._welcomes = 0  # of the link, at the last report
         self._records_seen: tuple[int, int] = (0, 0)  # attempt, how many
         self.pause_s = LOOK_LATER_S
+        self._pauses = Pauses()
         self.counters = NodeCounters()
 
     def look(self, attempt: NodeAttempt | None, now: float) -> None:
@@ -51,6 +53,7 @@ class ProgressWatch:
         changed = attempt is not None and self._has_news(attempt)
         if attempt is not None:
             self._take_records(attempt)
+        self._pauses.look(attempt.workers.values() if attempt is not None else (), now)
         coming_up = attempt is not None and not attempt.trains and attempt.stop_at is None
         self.pause_s = LOOK_SOON_S if coming_up else LOOK_LATER_S
         if changed or now >= self._reported_at + self._controller.report_s:

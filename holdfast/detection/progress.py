@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from holdfast.events import Milestone, MilestoneReached, Progress, Progressed
 from holdfast.messages import Report, WorkerReport
 
@@ -81,7 +83,7 @@ class ProgressReducer:
         self._seen = array("H", bytes(2 * world_size))  # a bit for each milestone of a rank
         self._reached: dict[Milestone, Crowd] = {m: Crowd() for m in Milestone}
         self._restored: tuple[int, int] | None = None  # lowest of all ranks, and batches left out
-        self._data_wait_s = self._snapshot_s = 0.0
+        self._sums = Progress()  # those of waits, the largest of all ranks
         self._told: Progressed | None = None
         self._told_at = self._began = now
 
@@ -139,8 +141,7 @@ class ProgressReducer:
         self._move(old.progress.step if old else None, worker.progress, now)
         if (ago_s := _stepped_ago_s(worker)) is not None:
             self.stepped_at = max(self.stepped_at or 0.0, now - ago_s)
-        self._data_wait_s = max(self._data_wait_s, worker.progress.data_wait_s)
-        self._snapshot_s = max(self._snapshot_s, worker.progress.snapshot_s)
+        self._sums = _larger(self._sums, worker.progress)
         if len(worker.milestones) == self._seen[worker.rank].bit_count():
             return []  # they only grow
         ages = worker.milestones.items()
@@ -196,12 +197,7 @@ class ProgressReducer:
             return []
         step, at = lowest
         finished = self._reached[Milestone.FINISHED].count == self._world_size
-        progress = Progress(
-            step=step,
-            data_wait_s=self._data_wait_s,
-            snapshot_s=self._snapshot_s,
-            finished=finished,
-        )
+        progress = msgspec.structs.replace(self._sums, step=step, finished=finished)
         news = Progressed(attempt=self._attempt, progress=progress)
         if news == self._told:
             return []
@@ -219,15 +215,20 @@ def _stepped_ago_s(worker: WorkerReport) -> float | None:
 
 
 def _aged(news: Progressed, step_ago_s: float) -> Progressed:
-    old = news.progress
-    progress = Progress(
-        step=old.step,
-        step_ago_s=step_ago_s,
-        data_wait_s=old.data_wait_s,
-        snapshot_s=old.snapshot_s,
-        finished=old.finished,
-    )
+    progress = msgspec.structs.replace(news.progress, step_ago_s=step_ago_s)
     return Progressed(attempt=news.attempt, progress=progress)
+
+
+def _larger(known: Progress, told: Progress) -> Progress:
+    """Of each sum the larger; costs nothing where none has grown."""
+    new = (
+        max(known.data_wait_s, told.data_wait_s),
+        max(known.snapshot_s, told.snapshot_s),
+        max(known.paused_s, told.paused_s),
+    )
+    if new == (known.data_wait_s, known.snapshot_s, known.paused_s):
+        return known
+    return Progress(data_wait_s=new[0], snapshot_s=new[1], paused_s=new[2])
 
 
 def _is_older(new: Progress, known: Progress) -> bool:

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from holdfast.events import Milestone, Progress
-from holdfast.goodput.books import Stalls
+from holdfast.goodput.books import NO_STALLS, Stalls
 from holdfast.goodput.buckets import Bucket
 
 AFTER: dict[Milestone, Bucket] = {
@@ -104,8 +104,9 @@ class Attempt:
         if progress.step is not None:
             end = at - max(0, round(progress.step_ago_s * 1000))
             self.step_end = end if self.step_end is None else max(self.step_end, end)
-        sums = Stalls(round(progress.data_wait_s * 1000), round(progress.snapshot_s * 1000))
-        if sums == (0, 0) and progress.step is None:
+        waits_s = (progress.data_wait_s, progress.snapshot_s, progress.paused_s)
+        sums = Stalls(*(round(wait_s * 1000) for wait_s in waits_s))
+        if sums == NO_STALLS and progress.step is None:
             return  # a worker that reports nothing
         known = self.sums or sums
         self.sums = Stalls(*map(max, known, sums))
@@ -121,19 +122,13 @@ class Attempt:
     def owed(self) -> Stalls:
         """Stalls of the productive part that are not booked yet."""
         if self.sums is None or self.settled is None:
-            return Stalls()
-        return Stalls(
-            max(0, self.sums.data_wait - self.settled.data_wait),
-            max(0, self.sums.checkpoint - self.settled.checkpoint),
-        )
+            return NO_STALLS
+        return self.sums.less(self.settled)
 
     def settle(self, taken: Stalls) -> None:
         """These stalls are booked."""
         if self.settled is not None:
-            self.settled = Stalls(
-                self.settled.data_wait + taken.data_wait,
-                self.settled.checkpoint + taken.checkpoint,
-            )
+            self.settled = self.settled.plus(taken)
 
     def fault(self) -> int | None:
         """When the earliest fault struck."""

@@ -26,16 +26,32 @@ class Stalls(NamedTuple):
 
     data_wait: int = 0
     checkpoint: int = 0
+    paused: int = 0
+
+    def within(self, room: int) -> "Stalls":
+        """As much of them as has room; what was paused comes first, as the others include it."""
+        paused = min(self.paused, room)
+        data_wait = min(self.data_wait, room - paused)
+        return Stalls(data_wait, min(self.checkpoint, room - paused - data_wait), paused)
+
+    def plus(self, others: "Stalls") -> "Stalls":
+        """Both."""
+        return Stalls(*(mine + more for mine, more in zip(self, others, strict=True)))
+
+    def less(self, others: "Stalls") -> "Stalls":
+        """What is left without the others, of each kind none at least."""
+        return Stalls(*(max(0, mine - more) for mine, more in zip(self, others, strict=True)))
 
 
 NO_STALLS = Stalls()
+STALLED = (Bucket.DATA_WAIT, Bucket.CHECKPOINT_STALL, Bucket.PAUSED)
 
 
 class LedgerInterval(NamedTuple):
     """A stretch of time, in milliseconds since the epoch; consecutive ones touch.
 
     Of the stalls within a productive stretch only the sums are known, not their moments: they are
-    kept here, and counted under `data_wait` and `checkpoint_stall` instead of `productive`.
+    kept here, and counted under `data_wait`, `checkpoint_stall` and `paused`, not `productive`.
     """
 
     start_ms: int
@@ -105,8 +121,7 @@ class Books:
         room = until - self.cursor
         if room <= 0:
             return NO_STALLS
-        data_wait = min(stalls.data_wait, room)
-        taken = Stalls(data_wait, min(stalls.checkpoint, room - data_wait))
+        taken = stalls.within(room)
         self._add(LedgerInterval(self.cursor, until, bucket, attempt, incident, taken))
         self.cursor = until
         self._draw()
@@ -130,8 +145,8 @@ class Books:
 
     def _remove(self, old: LedgerInterval) -> None:
         """Take a stretch that is on no bill out of the buckets."""
-        self.buckets[Bucket.DATA_WAIT] -= old.stalls.data_wait
-        self.buckets[Bucket.CHECKPOINT_STALL] -= old.stalls.checkpoint
+        for bucket, stall in zip(STALLED, old.stalls, strict=True):
+            self.buckets[bucket] -= stall
         self.buckets[old.bucket] -= old.end_ms - old.start_ms - sum(old.stalls)
 
     def _note(self, bucket: Bucket, incident: int | None) -> None:
@@ -143,8 +158,8 @@ class Books:
 
     def _add(self, new: LedgerInterval) -> None:
         length = new.end_ms - new.start_ms
-        self.buckets[Bucket.DATA_WAIT] += new.stalls.data_wait
-        self.buckets[Bucket.CHECKPOINT_STALL] += new.stalls.checkpoint
+        for bucket, stall in zip(STALLED, new.stalls, strict=True):
+            self.buckets[bucket] += stall
         self.buckets[new.bucket] += length - sum(new.stalls)
         if new.incident is not None:
             bill = self.bills[new.incident]
@@ -182,10 +197,7 @@ def _continues(old: LedgerInterval, new: LedgerInterval) -> bool:
 
 
 def _merge(old: LedgerInterval, new: LedgerInterval) -> LedgerInterval:
-    stalls = Stalls(
-        old.stalls.data_wait + new.stalls.data_wait, old.stalls.checkpoint + new.stalls.checkpoint
-    )
-    return old._replace(end_ms=new.end_ms, stalls=stalls)
+    return old._replace(end_ms=new.end_ms, stalls=old.stalls.plus(new.stalls))
 
 
 def _between(left: tuple[int, int], right: tuple[int, int], moment: int) -> int:

@@ -49,6 +49,6 @@ MEANING: dict[Bucket, str] = {
     Bucket.EVALUATION: "Evaluation between training steps.",
     Bucket.HANG: "No rank made progress although all were alive.",
     Bucket.DEGRADED: "The fraction lost to slow ranks or links, or to missing nodes.",
-    Bucket.PAUSED: "Paused on request.",
+    Bucket.PAUSED: "Nothing ran: all processes of a node were stopped, or its machine slept.",
     Bucket.OTHER: "After the last step, until the last worker exited.",
 }

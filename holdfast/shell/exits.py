@@ -44,6 +44,7 @@ class _Furthest:
     step_at: float = 0.0
     data_wait_s: float = 0.0
     snapshot_s: float = 0.0
+    paused_s: float = 0.0
     died_at: float = 0.0  # of the newest exit
 
     def add(self, exited: WorkerExited, now: float) -> None:
@@ -54,6 +55,7 @@ class _Furthest:
             self.step_at = max(self.step_at, now - progress.step_ago_s)
         self.data_wait_s = max(self.data_wait_s, progress.data_wait_s)
         self.snapshot_s = max(self.snapshot_s, progress.snapshot_s)
+        self.paused_s = max(self.paused_s, progress.paused_s)
         self.died_at = max(self.died_at, now - exited.ago_s)
 
     def progress(self, now: float) -> Progress:
@@ -63,6 +65,7 @@ class _Furthest:
             step_ago_s=_age(self.step_at, now) if self.step is not None else 0.0,
             data_wait_s=self.data_wait_s,
             snapshot_s=self.snapshot_s,
+            paused_s=self.paused_s,
         )
 
 

@@ -24,10 +24,12 @@ class Scene:
         self.optimizer_steps = 0
         self.reports: list[Report] = []
         self.link: Any = SimpleNamespace(report_s=REPORT_S, welcomes=1, report=self.reports.append)
-        page = SimpleNamespace(report=self._page, milestone_words=lambda: len(self.milestones))
+        page = SimpleNamespace(
+            pace=(0, 0.0), report=self._page, milestone_words=lambda: len(self.milestones)
+        )
         page.reached = lambda milestone: milestone in self.milestones
         worker = SimpleNamespace(
-            page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3), local_rank=0
+            id=1, page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3), local_rank=0
         )
         self.attempt: Any = SimpleNamespace(
             workers={0: worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None

@@ -133,6 +133,7 @@ def _check_intervals(books: Ledger) -> None:
         sums[interval.bucket] += length - sum(interval.stalls)
         sums[Bucket.DATA_WAIT] += interval.stalls.data_wait
         sums[Bucket.CHECKPOINT_STALL] += interval.stalls.checkpoint
+        sums[Bucket.PAUSED] += interval.stalls.paused
         if interval.incident is not None:
             bills[interval.incident] = bills.get(interval.incident, 0) + length
     assert at == books.end_ms
