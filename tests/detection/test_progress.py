@@ -246,3 +246,17 @@ def test_each_milestone_is_told_exactly_once_in_whatever_order_reports_come(
         told += ranks.observe(report(worker(rank, reached=seen[rank])), 101.0 + number)
     names = [e.milestone for e in told if isinstance(e, MilestoneReached)]
     assert sorted(names) == ["arrived", "joined", "restored"]
+
+
+def test_the_longest_pause_of_any_rank_is_told() -> None:
+    ranks = reducer()
+    seen = (worker(0, step=5), worker(1, step=6))
+    paused = [
+        msgspec.structs.replace(
+            one, progress=msgspec.structs.replace(one.progress, paused_s=30.0 * one.rank)
+        )
+        for one in seen
+    ]
+    ranks.observe(report(*paused), 101.0)
+    news = ranks.flush(101.0)
+    assert news is not None and news.progress.paused_s == 30.0

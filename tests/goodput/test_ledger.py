@@ -1,6 +1,5 @@
 """The ledger adds up, and a worked example gives the numbers worked out by hand."""
 
-import msgspec
 import pytest
 
 from holdfast.actions import AssignRank, Entry, Fence, Outcome
@@ -452,27 +451,6 @@ def test_stalls_never_exceed_the_time_in_which_they_happened() -> None:
     check(books)
     assert books.buckets[Bucket.DATA_WAIT] == 3000
     assert books.buckets[Bucket.PRODUCTIVE] == 0
-
-
-def test_time_in_which_nothing_ran_is_not_productive() -> None:
-    """Waits that were measured meanwhile include it: it is booked once."""
-    told = progressed(1, 9, 0.0, data=30.5, snap=0.0)
-    paused = msgspec.structs.replace(
-        told, progress=msgspec.structs.replace(told.progress, paused_s=30.0)
-    )
-    books = ledger(
-        START,
-        journal(
-            heard(0, JobSubmitted(), *assign("n0"), start(1, 1)),
-            *bring_up(1, 0.0, caught_up=3.0),
-            heard(4, progressed(1, 2, 0.0, 0.0, 0.0)),
-            heard(40, paused),
-        ),
-        START + 40,
-    )
-    check(books)
-    assert books.buckets[Bucket.PAUSED] == 30_000
-    assert books.buckets[Bucket.PRODUCTIVE] + books.buckets[Bucket.DATA_WAIT] == 7_000
 
 
 def test_the_last_hour_is_judged_by_itself() -> None:
