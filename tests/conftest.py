@@ -79,6 +79,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where programs put files that they do not remove, as TensorFlow and torchrun when killed."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
 def nothing_left(home: Path) -> Iterator[None]:
     """Fail unless every process and every shared memory file of this test is gone at its end."""
     before = _shared_memory()

@@ -14,7 +14,7 @@ from tests.more import sample
 from tests.patience import PATIENCE_S
 from tests.warm import PIPE, Script
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_temporary_folder")]
 
 SCRIPT = """
 import os, torch, torch.distributed as dist

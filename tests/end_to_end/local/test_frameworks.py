@@ -16,7 +16,7 @@ from tests.more import MORE, long, sample
 from tests.tidy.source import ROOT
 from tests.warm import holdfast
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left", "own_temporary_folder")]
 
 LAUNCHERS = {"OpenMPI": "mpirun.openmpi", "MPICH": "mpirun.mpich"}
 
