@@ -270,12 +270,20 @@ class LocalDriver:
             await self._telemetry.close()
             self._scraped.close()
             await host.server.close()
-            (self._folder / "controller.json").unlink(missing_ok=True)
+            self._withdraw()
 
     def _publish(self, port: int) -> None:
         address = records.Address(host=self._engine.host, port=port, pid=os.getpid())
         text = msgspec.json.encode(address).decode()
         records.write_private(self._folder / "controller.json", text)
+
+    def _withdraw(self) -> None:
+        """Where that fails, the lock still says that there is no controller: how the job has ended
+        is what is to be told."""
+        try:
+            (self._folder / "controller.json").unlink(missing_ok=True)
+        except OSError as error:
+            say(f"the address of the controller stays in the folder of the job: {error}")
 
     def _add(self, agent: StartedAgent, connects_within_s: float) -> None:
         self._agents[agent.node] = agent

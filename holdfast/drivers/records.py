@@ -334,9 +334,10 @@ def _open_lock(folder: Path) -> int:
 
 
 def controller_alive(folder: Path) -> bool:
-    """Whether a controller holds the job's lock. Who only asks does not look like one to others."""
+    """Whether a controller holds the job's lock. Who only asks does not look like one to others,
+    and need not be allowed to write: a record may be an archive's, or somebody else's."""
     try:
-        fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(folder / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # or a pipe hangs
     except FileNotFoundError:
         return False
     try:

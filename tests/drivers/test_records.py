@@ -3,11 +3,14 @@
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from holdfast.drivers import engines, records
+from holdfast.drivers.local import LocalDriver
 from holdfast.errors import Error
 from holdfast.spec import Job, job_from_dict
 
@@ -171,3 +174,12 @@ def test_a_death_while_a_job_begins_again_keeps_its_former_journal_once(
     assert sorted(p.name for p in folder.glob("*journal*")) == [
         "journal-1.jsonl", "journal-1.state", records.JOURNAL,
     ]  # fmt: skip
+
+
+def test_an_address_that_cannot_be_removed_does_not_hide_how_the_job_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "controller.json").mkdir()  # as in a folder that has become read-only
+    driver: Any = SimpleNamespace(_folder=tmp_path)
+    LocalDriver._withdraw(driver)
+    assert "the address of the controller stays" in capsys.readouterr().err

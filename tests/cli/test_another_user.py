@@ -1,0 +1,79 @@
+"""Records of somebody else: what may be read is told, what may not is not said to be missing.
+
+For root rights mean nothing, so under root the commands run with another effective user. Modules
+are imported before, by running each of them once: their files may be out of that user's reach."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import recorded_job
+from holdfast import cli
+
+NOBODY = 65534
+VERBS = [
+    ["status", "job"],
+    ["why", "job"],
+    ["incidents", "job"],
+    ["goodput", "job"],
+    ["logs", "job", "--level", "debug"],
+    ["report", "job"],
+    ["list"],
+    ["top", "--ended"],
+]
+
+
+@contextmanager
+def _as_another() -> Iterator[None]:
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A record that everybody may read and nobody may write."""
+    with tempfile.TemporaryDirectory() as home:
+        monkeypatch.setenv("HOLDFAST_HOME", home)
+        folder = Path(home, "jobs", "job")
+        recorded_job.record(folder, days=1, nodes=4, until=1.7e9, rate=2000.0)
+        (folder / "lock").touch()
+        _allow(Path(home), stat.S_IWUSR)
+        yield folder
+        _allow(Path(home), 0, stat.S_IWUSR)
+
+
+def _allow(home: Path, take: int, give: int = 0) -> None:
+    for path in (home, *home.rglob("*")):
+        rights = 0o555 if path.is_dir() else 0o444
+        path.chmod((path.stat().st_mode | rights | give) & ~take)
+
+
+@pytest.mark.usefixtures("record")
+def test_what_may_only_be_read_is_told_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in VERBS:
+        status, told = cli.main(verb), capsys.readouterr().out.partition("now ")[0]
+        with _as_another():
+            assert cli.main(verb) == status, capsys.readouterr().err
+        assert capsys.readouterr().out.partition("now ")[0] == told, verb
+
+
+@pytest.mark.parametrize("verb", [["status", "job"], ["status"]])
+def test_a_job_that_may_not_be_looked_into_is_not_said_to_be_missing(
+    verb: list[str], record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["status"]) == 0
+    record.chmod(0)
+    with _as_another():
+        assert cli.main(verb) != 0
+    record.chmod(0o555)
+    assert "Permission denied" in capsys.readouterr().err
