@@ -2,6 +2,6 @@
 
 import sys
 
-from holdfast.cli import main
+from holdfast.cli import command
 
-sys.exit(main())
+sys.exit(command())

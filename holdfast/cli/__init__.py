@@ -8,11 +8,20 @@ An `Error` is printed as it is, usage errors of the parser take the same form, a
 traceback appears only for a mistake of ours.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 
 from holdfast import interrupts
 from holdfast.errors import Error, ExitStatus
+
+
+def command() -> int:
+    """What the shell starts. Once all is said, another Ctrl-C has nothing left to end: it would
+    only hide how the job has ended behind a traceback of Python's own exit."""
+    status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,12 +1,15 @@
 """Commands that need no running job, as a process of their own: status, output and errors."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from holdfast import cli
 from holdfast.errors import SLUGS
 from tests.patience import PATIENCE_S
 from tests.warm import Warm, holdfast
@@ -190,3 +193,16 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_the_shell_gets_completions() -> None:
     run = holdfast(_HOLDFAST_COMPLETE="complete_bash", COMP_WORDS="holdfast st", COMP_CWORD="1")
     assert {"status", "stop"} <= set(run.stdout.split())
+
+
+def test_another_ctrl_c_once_all_is_said_does_not_change_the_exit_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli, "main", lambda: 3)
+    former = signal.getsignal(signal.SIGINT)
+    try:
+        status = cli.command()
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert status == 3
