@@ -149,7 +149,10 @@ def send(sock: socket.socket, word: AnyOrder | AnyNews) -> None:
 
 def receive_order(sock: socket.socket) -> AnyOrder | None:
     """The next order; None once the agent is gone."""
-    data = sock.recv(PACKET_BYTES)
+    try:
+        data = sock.recv(PACKET_BYTES)
+    except ConnectionResetError:  # it has not read all that we told it
+        return None
     return _orders.decode(data) if data else None
 
 
