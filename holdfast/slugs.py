@@ -87,6 +87,12 @@ SLUGS: dict[str, Slug] = {
         "The controller of the job runs and answers, but in the form of another version of "
         "Holdfast. The job is not affected. The version that the job was started with can ask it.",
     ),
+    "agent-version": Slug(
+        ExitStatus.PLATFORM,
+        "The nodes of the job were started by another version of Holdfast, whose agents would not "
+        "understand this one: they would end, and their workers with them. Nothing was done; the "
+        "workers train on. The version that the job was started with can take it over.",
+    ),
     "journal-version": Slug(
         ExitStatus.PLATFORM,
         "The journal was written by a version of Holdfast whose format this version does not "

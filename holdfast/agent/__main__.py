@@ -17,6 +17,7 @@ from holdfast.agent import probes, processes
 from holdfast.agent.agent import Agent
 from holdfast.agent.node import NodeIdentity
 from holdfast.agent.notes import note
+from holdfast.messages import PROTOCOL
 from holdfast.scrape import port_of
 from holdfast.spec import Job
 
@@ -57,6 +58,7 @@ def _write_card(me: NodeIdentity, metrics: int = 0) -> None:
     port on which it is scraped."""
     path = me.folder / "nodes" / me.name / "agent.json"
     card = {"node": me.node, "name": me.name, "pid": os.getpid(), "started": time.time()}
+    card["protocol"] = PROTOCOL
     if metrics:
         card["metrics"] = metrics
     try:

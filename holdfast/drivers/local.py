@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import msgspec
@@ -42,7 +43,7 @@ from holdfast.events import (
     NodeLostReason,
     StopRequested,
 )
-from holdfast.messages import Leave
+from holdfast.messages import PROTOCOL, Leave
 from holdfast.replay import replay
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
@@ -70,11 +71,13 @@ def run_job(job: Job, folder: Path, lock: int | None = None, *, on_event: Observ
 def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
     """Go on with a job whose controller died, or that was stopped and has durable checkpoints.
 
-    Raises `Error` job-running if it lives, job-ended if there is nothing to go on with.
+    Raises `Error` job-running if it lives, job-ended if there is nothing to go on with,
+    agent-version if its nodes cannot be taken over.
     """
     job = records.load_job(folder)
     with records.locked(folder), engines.opened(folder) as engine:
         records.require_same_job(folder, job)
+        _require_same_protocol(folder, {agent.node for agent in engine.living()})
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         known = frozenset(node.node for node in known_nodes(folder))
         say_stuck(engine.clear(known))  # its agent.json is lost: nobody could adopt it
@@ -92,15 +95,30 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
 
 
 def require_unended(folder: Path) -> None:
-    """Raise `Error` job-ended where `resume_job` would, for a caller who does not wait for it."""
+    """Raise `Error` job-ended or agent-version where `resume_job` would, for a caller who does
+    not wait for it."""
     job = records.load_job(folder)
     records.require_same_job(folder, job)
     state = records.state_of(folder)
-    if not state.ended or records.may_begin_again(job, state):
-        return
     with engines.opened(folder) as engine:
-        if not engine.living():
-            raise _ended(folder.name, state)
+        living = {agent.node for agent in engine.living()}
+    _require_same_protocol(folder, living)
+    if state.ended and not living and not records.may_begin_again(job, state):
+        raise _ended(folder.name, state)
+
+
+def _require_same_protocol(folder: Path, living: AbstractSet[str]) -> None:
+    """An agent ends when its controller speaks another protocol, and its workers and all they have
+    in memory with it. So whoever would take it over looks first."""
+    said = {node.protocol for node in known_nodes(folder) if node.node in living} - {0, PROTOCOL}
+    if said:
+        other = ", ".join(map(str, sorted(said)))
+        raise Error(
+            "agent-version",
+            f"this version of Holdfast cannot take over the nodes of job {folder.name!r}",
+            why=f"their agents speak protocol {other}, this version speaks {PROTOCOL}",
+            help=f"holdfast stop {folder.name}   (or resume it with the version that started it)",
+        )
 
 
 def stop_abandoned(folder: Path, by: str) -> int:

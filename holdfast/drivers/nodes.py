@@ -32,6 +32,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     name: str
     pid: int
     metrics: int = 0  # port on which it is scraped; 0: none
+    protocol: int = 0  # of its messages; 0: it has not said
 
 
 def known_nodes(folder: Path) -> list[KnownNode]:
