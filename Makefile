@@ -58,7 +58,7 @@ test-tools:
 # Types are checked beside the tests: without a cache that takes longer than any of them.
 test: style test-tools
 	$(BIN)/mypy & types=$$!; \
-	    $(BIN)/python -m pytest -n 6 --dist worksteal; tests=$$?; \
+	    $(BIN)/python -m pytest -n 4 --dist worksteal; tests=$$?; \
 	    wait $$types && exit $$tests
 
 # The pure core within a minute: decisions, vocabulary, journal, manifests, rules of style. Tests

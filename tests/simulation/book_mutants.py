@@ -37,8 +37,8 @@ OF_BOOKS: dict[str, Mutant] = {
     ),
     "joined stretches of time lose the first": Mutant(
         "goodput/books.py",
-        "return old._replace(end_ms=new.end_ms, stalls=stalls)",
-        "return new._replace(stalls=stalls)",
+        "return old._replace(end_ms=new.end_ms, stalls=old.stalls.plus(new.stalls))",
+        "return new._replace(stalls=old.stalls.plus(new.stalls))",
         Promise.BOOKS,
     ),
     "time is booked backwards": Mutant(

@@ -244,7 +244,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lost member still has to answer": Mutant(
         BRIDGE,
-        "told = _some(self._tally.lost(action.node))",
+        "told = _some(self._tally.lost(action.node, now))",
         "told = _some(None)",
         CALM,
         first=8,
@@ -405,7 +405,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a survivor is to blame": Mutant(
         VERDICT,
-        "if is_symptom(error):",
+        "if exited.error is not None and is_symptom(exited.error):",
         "if False:",
         LIMIT,
         first=303,

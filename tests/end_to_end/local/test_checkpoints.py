@@ -85,7 +85,7 @@ def follow_the_guide(job: RunningJob, node: str) -> None:
 def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(home: Path) -> None:
     place = FolderStore(str(home.parent / "checkpoints" / "job"))
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 3600}}}
-    job = large(home, nodes=2, spares=1, args=["--steps", "50", "--mib", "2"], **spec).start()
+    job = large(home, nodes=2, spares=1, args=["--steps", "150", "--mib", "2"], **spec).start()
     at = job.wait_step(12).step or 0
     victim = job.member(1)
     follow_the_guide(job, victim)
@@ -107,7 +107,7 @@ def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(hom
     job.resume()
     job.wait_end()
     assert {line["attempt"] for line in job.metrics()} == {1, 2, 3}, "it goes on counting"
-    assert catalog.committed(place)[0].step == 50, "the last step is saved before the job ends"
+    assert catalog.committed(place)[0].step == 150, "the last step is saved before the job ends"
     assert restored(job, 3) == newest.step
 
 
