@@ -49,6 +49,11 @@ SLUGS: dict[str, Slug] = {
         "open files, or the file size, which also limits the shared memory for snapshots. "
         "Nothing was started.",
     ),
+    "machine-too-small": Slug(
+        ExitStatus.PLATFORM,
+        "The nodes of a local job are processes of this machine, and so many do not fit into its "
+        "memory, whatever they train. Nothing was started.",
+    ),
     "process-stuck": Slug(
         ExitStatus.PLATFORM,
         "A process of the job cannot be killed: it is blocked in the kernel, usually by a file "

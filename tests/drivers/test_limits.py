@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from holdfast.drivers.limits import FILE_BYTES_MIN, require_limits
+from holdfast.drivers.limits import FILE_BYTES_MIN, require_limits, require_memory
 from holdfast.errors import Error, ExitStatus
 from holdfast.spec import Job
 
@@ -49,3 +49,12 @@ def test_enough_is_enough_and_more_nodes_or_workers_need_more(
     for more in ({"nodes": {"count": 90, "spares": 9}}, {"workers_per_node": 8}):
         with pytest.raises(Error, match="open files"):
             require_limits(Job.model_validate(SMALL.model_dump() | more))
+
+
+def test_more_nodes_than_fit_into_memory_are_refused_before_any_starts() -> None:
+    """A thousand of them on a laptop were started until it could do nothing any more."""
+    require_memory(SMALL)
+    many = Job.model_validate(SMALL.model_dump() | {"nodes": {"count": 100_000}})
+    with pytest.raises(Error, match=r"100000 nodes need 6640\.6 GiB of memory here") as raised:
+        require_memory(many)
+    assert (raised.value.slug, raised.value.status) == ("machine-too-small", ExitStatus.PLATFORM)
