@@ -8,6 +8,7 @@ import pytest
 from holdfast.events import WorkerExited
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import is_alive, until
+from tests.more import sample
 
 SAVES_AT_EXIT = """
 import atexit, os, time
@@ -71,7 +72,7 @@ atexit.register(stay)
 
 @pytest.mark.parametrize(
     ("ends", "code", "number"),
-    [("thread", 0, None), ("exit", 3, None), ("interrupt", None, 2), ("caught", 0, None)],
+    sample([("thread", 0, None), ("interrupt", None, 2)], [("exit", 3, None), ("caught", 0, None)]),
 )
 def test_what_does_not_end_a_worker_with_status_1_is_told_when_it_has_ended(
     node: Node, home: Path, ends: str, code: int | None, number: int | None

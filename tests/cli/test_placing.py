@@ -17,6 +17,7 @@ from tests import warm
 from tests.drivers.kubernetes.cluster import rbac
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.mounts import kubeconfig
+from tests.more import long
 from tests.patience import PATIENCE_S, until
 from tests.warm import Warm
 
@@ -160,6 +161,7 @@ def test_what_cannot_be_placed_is_refused_before_anybody_is_asked(
     assert run.returncode == 2 and why in run.stderr, run.stderr
 
 
+@long
 def test_a_run_is_followed_in_the_cluster_that_took_it_and_stopped_there(real: Sites) -> None:
     refuse(real.east)
     process = real.start("run")
