@@ -4,6 +4,8 @@
 referee. Facts travel, so an attempt may be booked a little differently from how it was.
 """
 
+import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -91,7 +93,7 @@ class Accounting:
     """The ledger adds up, and calls nothing productive or done again that was not."""
 
     def __init__(self) -> None:
-        self._late: list[tuple[float, float]] = []  # when something was heard late, and how late
+        self._late: list[tuple[float, float]] = []  # when something was heard late; how late
 
     def heard(self, now: float, sent_at: float) -> None:
         """Ages are as of sending: what travels long is booked later than it was."""
@@ -145,8 +147,9 @@ class Accounting:
 
     def _slack_s(self, booked: "_Booked") -> float:
         """As much as what was heard latest while the attempt was in the books."""
-        late = [s for at, s in self._late if booked.start <= at <= booked.end + SLACK_S]
-        return SLACK_S + max(late, default=0.0)
+        first = bisect_left(self._late, (booked.start, 0.0))
+        last = bisect_right(self._late, (booked.end + SLACK_S, math.inf))
+        return SLACK_S + max((late_s for _, late_s in self._late[first:last]), default=0.0)
 
 
 def _again_s(real: AttemptTime, told: AttemptKnown) -> float:
