@@ -182,14 +182,6 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     cluster: bool = False  # the controller's disk goes with its machine, and a lease changes hands
     standby: bool = True  # another one takes the lease that is given back
 
-    @property
-    def prompt(self) -> bool:
-        """Whether everything that is sent is heard within a second."""
-        slow = self.shares.keys() & {"late_messages", "slow_fences"}
-        stalls = "controller_stalls" in self.rates or "stalls_midway" in self.shares
-        links = self.rates.keys() & (LINKS | CLUSTER | FLAKY | DARKNESS).keys()
-        return not slow and not stalls and not links
-
     def rate(self, kind: str) -> float:
         """Times a second."""
         return self.rates.get(kind, 0.0) / 86_400
