@@ -278,10 +278,11 @@ def note_parked(state: State, stopped: AttemptStopped) -> None:
 
 
 def resumed_after(state: State, step: int) -> None:
-    """Training goes on after `step`: what was done beyond it is lost."""
-    incident = state.open_incident
-    if incident is not None and state.max_step is not None:
-        incident.steps_lost = max(incident.steps_lost, state.max_step - step)
+    """Training goes on after `step`: what earlier attempts had done beyond it is lost. This one may
+    already have been heard of with a later step, from a node that told it sooner."""
+    incident, before = state.open_incident, state.progress_mark
+    if incident is not None and before is not None:
+        incident.steps_lost = max(incident.steps_lost, before - step)
 
 
 def close(state: State, ago_s: float = 0.0) -> None:

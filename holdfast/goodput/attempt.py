@@ -199,10 +199,12 @@ def _marks(attempt: Attempt, changes: Iterable[tuple[int | None, Bucket]]) -> li
 
 def _unfinished_step(attempt: Attempt, last: BucketStart, end: int) -> list[BucketStart]:
     """What came after the last completed step is to be redone or, without a fault, was no step."""
-    if last.bucket is not Bucket.PRODUCTIVE or attempt.step_end is None:
+    by_itself = attempt.incident is None
+    trained = last.bucket is Bucket.PRODUCTIVE or (last.bucket is Bucket.REPLAY and by_itself)
+    if not trained or attempt.step_end is None:
         return []
     at = min(max(attempt.step_end, last.at), end)
-    return [BucketStart(at, Bucket.OTHER if attempt.incident is None else Bucket.REPLAY, None)]
+    return [BucketStart(at, Bucket.OTHER if by_itself else Bucket.REPLAY, None)]
 
 
 def _aftermath(attempt: Attempt, end: int, incident: int | None, closed: bool) -> list[BucketStart]:

@@ -7,10 +7,11 @@ referee. Facts travel, so an attempt may be booked a little differently from how
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.controller.state import IncidentRecord
 from holdfast.goodput import Bucket, Ledger
 from holdfast.simulation.tempo import Tempo
 
@@ -40,6 +41,7 @@ class AttemptTime:
     tempo: Tempo | None = None  # None: it did no step
     over_at: float = 0.0  # when it did its last
     stood: bool = False  # before it was over
+    redoes: int = 0  # steps that earlier attempts have done
 
     def unheard(self, step: int) -> float:
         """How long it trained beyond a step, the newest that a controller knows of."""
@@ -80,6 +82,10 @@ class TimeSpent:
                 self._longer_s += tempo.longer_s(self.furthest, step, self.step_s)
         self.furthest = max(self.furthest, step)
 
+    def resumed(self, attempt: int, inherited: int, furthest: int) -> None:
+        """An attempt goes on from step `inherited`; others have come to `furthest`."""
+        self.attempts[attempt].redoes = max(0, furthest - inherited)
+
     def stands(self, attempt: int) -> None:
         """It does no step any more, and nothing else shows that."""
         self.attempts[attempt].stood = True
@@ -105,6 +111,7 @@ class Accounting:
         ledger: Ledger,
         known: Mapping[int, AttemptKnown],
         spent: TimeSpent,
+        incidents: Sequence[IncidentRecord],
         *,
         one_clock: bool,
     ) -> str:
@@ -115,6 +122,8 @@ class Accounting:
         edges = [i.start_ms for i in ledger.intervals[1:]]
         if edges != [i.end_ms for i in ledger.intervals[:-1]]:
             return "intervals do not touch"
+        if told := next(_steps_lost(incidents, spent), ""):
+            return told
         if not one_clock:
             return ""
         found = self._steps if ledger.observed else self._runs
@@ -150,6 +159,16 @@ class Accounting:
         first = bisect_left(self._late, (booked.start, 0.0))
         last = bisect_right(self._late, (booked.end + SLACK_S, math.inf))
         return SLACK_S + max((late_s for _, late_s in self._late[first:last]), default=0.0)
+
+
+def _steps_lost(incidents: Sequence[IncidentRecord], spent: TimeSpent) -> Iterator[str]:
+    """No incident costs more steps than those that attempts which went on after it did again."""
+    ends = [*(one.attempt for one in incidents[1:]), max(spent.attempts, default=0)]
+    for one, last in zip(incidents, ends, strict=False):
+        after = (spent.attempts[number] for number in range(one.attempt + 1, last + 1))
+        redone = max((attempt.redoes for attempt in after), default=0)
+        if one.steps_lost > redone:
+            yield f"incident {one.id} cost {one.steps_lost} steps, {redone} were done again"
 
 
 def _again_s(real: AttemptTime, told: AttemptKnown) -> float:

@@ -158,6 +158,9 @@ class GroundTruth:
         if group.broken_at is not None:
             return
         group.restored_at = self._env.now
+        others = (self.step(one) for one in self.training() if one is not group)
+        furthest = max(self.spent.furthest, *others, 0)
+        self.spent.resumed(group.attempt, group.inherited_step, furthest)
         self._tell(group)
         step_s = self._hard.step_s + self._env.about(1.0)
         if self._env.chance(self._hard.share("slow_first_steps")):

@@ -21,6 +21,7 @@ from holdfast.actions import (
 )
 from holdfast.checkpoint.choose import Snapshot
 from holdfast.controller import State
+from holdfast.controller.state import IncidentRecord
 from holdfast.detection.hang import PAUSES, STEPS
 from holdfast.events import (
     AnyEvent,
@@ -580,8 +581,15 @@ class Referees:
         """A controller reads what was sent then, or what was journaled until then."""
         self._books.heard(self._env.now, sent_at)
 
-    def at_end(self, ledger: Ledger, known: Mapping[int, AttemptKnown], spent: TimeSpent) -> None:
+    def at_end(
+        self,
+        ledger: Ledger,
+        known: Mapping[int, AttemptKnown],
+        spent: TimeSpent,
+        incidents: Sequence[IncidentRecord],
+    ) -> None:
         """All is said; see `Accounting.at_end`."""
         self._judge(Promise.END, "" if self.over else "the job goes on")
-        how = self._books.at_end(ledger, known, spent, one_clock=not self._hard.clock_step_s)
+        one_clock = not self._hard.clock_step_s
+        how = self._books.at_end(ledger, known, spent, incidents, one_clock=one_clock)
         self._judge(Promise.BOOKS, how)

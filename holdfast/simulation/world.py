@@ -127,10 +127,11 @@ class World:
 
     def _judge_end(self) -> None:
         ledger = self.book.books.at(None)
-        self.referees.at_end(ledger, self.book.known(), self.truth.spent)
+        state = self.book.whole().state
+        self.referees.at_end(ledger, self.book.known(), self.truth.spent, state.incidents)
         if self.control is not None:
             self.referees.crashed(self.control.state, True)
-            self.referees.restarted(self.book.whole().state)
+            self.referees.restarted(state)
 
     def _in_trouble(self, node: str) -> bool:
         agent = self.agents.get(node)

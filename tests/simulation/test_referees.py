@@ -18,6 +18,7 @@ from holdfast.actions import (
 )
 from holdfast.checkpoint.choose import Snapshot
 from holdfast.controller import Limits, State
+from holdfast.controller.state import IncidentRecord
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
@@ -369,15 +370,22 @@ def ledger(productive_ms: int = 60_000, again_ms: int = 0, *, observed: bool = T
 
 
 def judged(
-    of: Ledger, steps: int = 60, known: int = 60, over_at: float = 70.0, late_s: float = 0.0
+    of: Ledger,
+    steps: int = 60,
+    known: int = 60,
+    over_at: float = 70.0,
+    late_s: float = 0.0,
+    incidents: Sequence[IncidentRecord] = (),
 ) -> str:
     """What a referee says of a ledger of one attempt, whose steps take a second from 10 s on."""
     spent = TimeSpent(step_s=1.0)
     spent.trained(1, Tempo(0, 10.0, 1.0), inherited=-1, step=steps, now=over_at)
     spent.ran(1, over_at - 10.0)
+    spent.resumed(2, 50, steps)
     referee = Accounting()
     referee.heard(40.0, 40.0 - late_s)
-    return referee.at_end(of, {1: AttemptKnown(known, caught_up=True)}, spent, one_clock=True)
+    told = {1: AttemptKnown(known, caught_up=True)}
+    return referee.at_end(of, told, spent, incidents, one_clock=True)
 
 
 def test_a_ledger_that_adds_up_is_no_foul() -> None:
@@ -397,10 +405,27 @@ def test_steps_that_are_counted_as_new_twice_are_a_foul() -> None:
     books.post(30_000, Bucket.PRODUCTIVE, 1, None, NO_STALLS)
     books.post(60_000, Bucket.PRODUCTIVE, 2, None, NO_STALLS)
     twice = close_books(books, observed=True, ended=True)
-    how = Accounting().at_end(
-        twice, {1: AttemptKnown(30, True), 2: AttemptKnown(30, True)}, spent, one_clock=True
-    )
+    told = {1: AttemptKnown(30, True), 2: AttemptKnown(30, True)}
+    how = Accounting().at_end(twice, told, spent, [], one_clock=True)
     assert "60.0 s are productive, new steps took 30.0 s" in how
+
+
+def test_an_incident_that_cost_more_steps_than_were_done_again_is_a_foul() -> None:
+    incident = IncidentRecord(
+        id=1,
+        cause="worker-killed",
+        summary="",
+        node="n0",
+        rank=0,
+        attempt=1,
+        step=60,
+        started_at=70.0,
+        detected_at=70.0,
+        steps_lost=10,
+    )
+    assert not judged(ledger(), incidents=[incident])
+    more = msgspec.structs.replace(incident, steps_lost=11)
+    assert judged(ledger(), incidents=[more]) == "incident 1 cost 11 steps, 10 were done again"
 
 
 def test_time_in_which_nothing_was_done_again_is_a_foul_where_it_is_called_so() -> None:
@@ -467,7 +492,7 @@ def test_a_job_that_was_asked_to_stop_has_ended() -> None:
         some.calm(False, "closing", [], 0)
     assert caught.value.promise is Promise.END
     with pytest.raises(Foul, match="ends when asked"):
-        all_of_them().at_end(ledger(), {}, TimeSpent(1.0))
+        all_of_them().at_end(ledger(), {}, TimeSpent(1.0), [])
 
 
 def end(outcome: Outcome, at: float = 0.0) -> Entry:
@@ -591,4 +616,4 @@ def test_every_referee_is_heard() -> None:
         assert caught.value.promise is promise
     some.over = True
     with pytest.raises(Foul, match="the ledger adds up"):
-        some.at_end(msgspec.structs.replace(ledger(), end_ms=1), {}, TimeSpent(1.0))
+        some.at_end(msgspec.structs.replace(ledger(), end_ms=1), {}, TimeSpent(1.0), [])
