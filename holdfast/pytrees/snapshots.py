@@ -38,12 +38,14 @@ class _Word(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Report(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank tells: its newest whole snapshot, whether it has room, whether its node goes."""
+    """What a rank tells: its newest whole snapshot, whether it has room, whether its node goes or
+    still reads one for a durable tier."""
 
     step: int
     room: bool
     urgent: bool
     hold_s: float = 0.0
+    saving: bool = False
 
 
 class Rhythm:
@@ -102,6 +104,7 @@ class TreeSnapshots:
         """Completed steps in the newest snapshot."""
         self._kept = info.parent
         self._saving: list[Key] = []
+        self._told = _Report(self.step, room=True, urgent=False)
         self._reports = {
             rank: _Report(self.step, True, False) for rank in range(1, info.world_size)
         }
@@ -119,6 +122,8 @@ class TreeSnapshots:
         word = self._decided(step, total, sound=sound)
         if word.flags is not None:
             self._take(step, leaves, word.flags)
+        if self._info.rank > 0:
+            self._report()
         taken_s = time.monotonic() - began
         if word.flags is not None:
             self.rhythm.took(taken_s)
@@ -166,7 +171,8 @@ class TreeSnapshots:
         if not (sound and whole and room):
             return None
         urgent = self._is_urgent()
-        tiers = self._tiers_due(step, last=step == total, urgent=urgent)
+        saving = bool(self._unreleased()) or any(one.saving for one in self._reports.values())
+        tiers = self._tiers_due(step, last=step == total, urgent=urgent, saving=saving)
         due = step in (1, total) or step - self.step >= self.rhythm.every
         if not (due or tiers or urgent):
             return None
@@ -185,11 +191,13 @@ class TreeSnapshots:
         here = self._page.hold_s if self._page is not None else 0.0
         return max([here, *(report.hold_s for report in self._reports.values())])
 
-    def _tiers_due(self, step: int, *, last: bool, urgent: bool) -> set[Tier]:
+    def _tiers_due(self, step: int, *, last: bool, urgent: bool, saving: bool) -> set[Tier]:
+        """By the schedule one at a time on all nodes: one whose storage hangs is to hold up
+        checkpoints, and no snapshot."""
         if self._schedule is None or self._page is None:
             return set()
         saved, now = self._saved(self._page), time.monotonic()
-        due = set(self._schedule.due(now, step, saved, self.rhythm.cost_s))
+        due = set() if saving else set(self._schedule.due(now, step, saved, self.rhythm.cost_s))
         distant = [tier for tier in (Tier.SHARED, Tier.ARCHIVE) if tier in self._settings.tiers]
         return due | set(distant if last else distant[:1] if urgent else ())
 
@@ -210,20 +218,29 @@ class TreeSnapshots:
         self._kept, self.step = key, step
         if flags & (SnapshotFlag.LOCAL | SnapshotFlag.SHARED | SnapshotFlag.ARCHIVE):
             self._saving.append(key)
-        if info.rank > 0:
-            page = self._page
-            urgent, hold_s = (page.urgent, page.hold_s) if page is not None else (False, 0.0)
-            report = _Report(step, self._has_room(), urgent, hold_s)
-            self._channel.report(msgspec.msgpack.encode((info.rank, report)))
+
+    def _report(self) -> None:
+        """Tell rank 0 what has changed."""
+        urgent = self._page is not None and self._page.urgent
+        news = _Report(self.step, self._has_room(), urgent, saving=bool(self._unreleased()))
+        if news != self._told:
+            self._told = news
+            hold_s = self._page.hold_s if self._page is not None else 0.0
+            report = msgspec.structs.replace(news, hold_s=hold_s)
+            self._channel.report(msgspec.msgpack.encode((self._info.rank, report)))
 
     def _has_room(self) -> bool:
         return cells.has_room(self._arena, self._needed())
 
     def _needed(self) -> set[Key]:
         """What the next one must not overwrite: the newest, and what tiers still read."""
+        return {*self._unreleased(), *([self._kept] if self._kept else [])}
+
+    def _unreleased(self) -> list[Key]:
+        """Those that durable tiers still read."""
         released = self._page.released if self._page is not None else None
         self._saving = [key for key in self._saving if released is None or key > released]
-        return {*self._saving, *([self._kept] if self._kept else [])}
+        return self._saving
 
 
 def _changed(step: int) -> Error:

@@ -30,6 +30,7 @@ from holdfast.checkpoint.arena import (
 )
 from holdfast.checkpoint.choose import RestorePlan, buddy_of, copy_distance
 from holdfast.checkpoint.tensors import SEALED_BYTES, byte_tensor
+from holdfast.checkpoint.tiers import Tier
 from holdfast.train.placement import Placement, replica_nodes
 
 COPY_LIMIT_BYTES = SEALED_BYTES  # of a private part that is sent by the workers themselves
@@ -51,7 +52,8 @@ class Agreed(NamedTuple):
     blocked: int = 0  # some rank has no cell that it may write to
     stuck: int = 0  # some rank has none as long as something is pending
     urgent: int = 0  # some node is about to go
-    local: int = 0  # the next snapshot is for these tiers
+    saving: int = 0  # some node still reads one for a durable tier: another would fill its memory
+    local: int = 0  # the next snapshot is for these tiers, unless that is so
     shared: int = 0
     archive: int = 0
     milestone: int = 0  # and at a step that is to be kept for good
@@ -66,6 +68,13 @@ class Agreed(NamedTuple):
     def together(self) -> bool:
         """Whether all ranks are at the same step."""
         return self.step == -self.minus_step
+
+    @property
+    def tiers(self) -> set[Tier]:
+        """Durable tiers that the next snapshot is for by the schedule: one at a time on all nodes,
+        so that one whose storage hangs holds up checkpoints, and no snapshot."""
+        asked = {Tier.LOCAL: self.local, Tier.SHARED: self.shared, Tier.ARCHIVE: self.archive}
+        return {tier for tier, wanted in asked.items() if wanted and not self.saving}
 
 
 class Exchange:

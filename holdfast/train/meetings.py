@@ -85,8 +85,8 @@ class Meetings:
         """What this rank has to say at the meeting of this step. Of its numbers those of the step
         before are waited for, whose state is the newest snapshot at most; the GPU works on."""
         in_use, cadence, requests = self._in_use, self._cadence, self._requests
-        idle = not in_use.saving()  # one at a time
-        tiers = requests.due(completed, cadence.cost_us / 1e6) if idle else frozenset[Tier]()
+        saving = bool(in_use.saving())
+        tiers = frozenset[Tier]() if saving else requests.due(completed, cadence.cost_us / 1e6)
         urgent = requests.urgent()
         carried, keep = (0, 0) if clean else self._capture.gradients.say(urgent=urgent)
         return Agreed(
@@ -99,6 +99,7 @@ class Meetings:
             blocked=int(not in_use.has_room(pending=False)),
             stuck=int(not in_use.has_room(pending=True)),
             urgent=int(urgent),
+            saving=int(saving),
             local=int(Tier.LOCAL in tiers),
             shared=int(Tier.SHARED in tiers),
             archive=int(Tier.ARCHIVE in tiers),

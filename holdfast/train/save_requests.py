@@ -99,9 +99,8 @@ class SaveRequests:
 
     def flags(self, agreed: Agreed, completed: int, *, last: bool) -> SnapshotFlag:
         """What is to become of the snapshot that is taken now, but for copies on other nodes."""
-        asked = {Tier.LOCAL: agreed.local, Tier.SHARED: agreed.shared, Tier.ARCHIVE: agreed.archive}
-        tiers = {tier for tier, wanted in asked.items() if wanted or self._again & (1 << tier)}
-        if agreed.milestone:
+        tiers = agreed.tiers | {tier for tier in Tier if self._again & (1 << tier)}
+        if agreed.milestone and agreed.tiers:
             self.name = self.name or f"step-{completed}"
         elif self.name is not None:
             tiers |= self._first_of(Tier.ARCHIVE, Tier.SHARED, Tier.LOCAL)

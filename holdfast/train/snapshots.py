@@ -172,10 +172,9 @@ class Snapshotter:
         self._meetings.last = completed
         self._learn(agreed)
         due = self.cadence.due(completed, self.step, self.loop.total) or self._meetings.owed
-        tiers = agreed.local or agreed.shared or agreed.archive
         asked = agreed.torn or agreed.urgent or self.requests.waiting
         full = agreed.blocked or (agreed.pending and agreed.stuck)
-        if full or self.loop.unsound or not (due or tiers or asked):
+        if full or self.loop.unsound or not (due or agreed.tiers or asked):
             return None
         last = completed >= self.loop.total
         waits = self.loop.apart or self.capture.gradients.wait(agreed, last=last)

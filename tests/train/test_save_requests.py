@@ -40,6 +40,13 @@ def test_what_all_ranks_agreed_on_is_what_a_snapshot_is_for(page: StoragePage) -
     assert flags(requests, Agreed(shared=1, archive=1)) == both
 
 
+def test_no_tier_is_asked_while_the_storage_of_some_node_still_reads(page: StoragePage) -> None:
+    requests = SaveRequests(ALL, page)
+    assert flags(requests, Agreed(shared=1, archive=1, milestone=1, saving=1)) == SnapshotFlag(0)
+    assert requests.name is None
+    assert flags(requests, Agreed(urgent=1, saving=1)) == SnapshotFlag.SHARED | SnapshotFlag.URGENT
+
+
 def test_the_last_step_goes_where_it_survives_the_nodes(page: StoragePage) -> None:
     both = SnapshotFlag.SHARED | SnapshotFlag.ARCHIVE
     assert flags(SaveRequests(ALL, page), last=True) == both

@@ -13,9 +13,10 @@ import pytest
 
 from holdfast.checkpoint import catalog
 from holdfast.checkpoint.folder import FolderStore
-from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+from tests.end_to_end.local.jobs import SCRIPTS, RunningJob, small
 from tests.more import long
 from tests.patience import PATIENCE_S
+from tests.warm import holdfast
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "preemption.md"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -38,13 +39,34 @@ def restored(job: RunningJob, attempt: int) -> int:
     return min(int(line["step"]) for line in job.metrics() if line["attempt"] == attempt) - 1
 
 
+def storage_of(agent: int) -> list[psutil.Process]:
+    """The storage process of an agent, if it has one."""
+    children = psutil.Process(agent).children() if psutil.pid_exists(agent) else []
+    return [one for one in children if "holdfast.agent.storage" in one.cmdline()]
+
+
 def kill_storage(job: RunningJob) -> None:
     """SIGKILL of the storage process of every node."""
     for path in (job.folder / "nodes").glob("*/agent.json"):
-        pid: int = json.loads(path.read_text())["pid"]
-        for process in psutil.Process(pid).children() if psutil.pid_exists(pid) else []:
-            if "holdfast.agent.storage" in process.cmdline():
-                process.kill()
+        for process in storage_of(json.loads(path.read_text())["pid"]):
+            process.kill()
+
+
+@long
+def test_storage_that_hangs_on_one_node_costs_checkpoints_and_no_steps(home: Path) -> None:
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
+    args = ["--steps", "100000", "--pause", "0.03"]
+    job = small(home, args=args, checkpoints=tiers).start()
+    at = job.wait_step(10).step or 0
+    [storage] = storage_of(job.agent(job.member(1)))
+    storage.suspend()
+    before = job.wait_step(at + 100).step or 0
+    os.kill(job.worker(0), signal.SIGKILL)
+    job.wait_step(before, attempt=2)
+    storage.resume()
+    assert [incident.steps_lost for incident in job.incidents() if incident.steps_lost > 1] == []
+    assert holdfast("stop", job.name, "--now").returncode == 0
+    job.wait_end(130)
 
 
 @long
