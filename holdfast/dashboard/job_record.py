@@ -178,7 +178,7 @@ class LocalSite:
         if not self.alive:
             return None
         try:
-            reply = client.request(self._folder, AskStatus())
+            reply = client.request(self._folder, AskStatus(), busy_s=0.0)
             if not isinstance(reply, StatusReply):
                 return None
             return msgspec.json.decode(reply.status, type=JobStatus)

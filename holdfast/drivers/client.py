@@ -1,11 +1,14 @@
 """How the command line talks to a live controller, and what it knows without one."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+import psutil
 from websockets.exceptions import WebSocketException
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from holdfast import __version__, tls
 from holdfast.drivers import records
@@ -26,6 +29,7 @@ from holdfast.profiles import AskProfile, ProfileReply, ProfileWish
 from holdfast.status import JobStatus
 
 TIMEOUT_S = 5.0
+BUSY_S = 120.0  # for one that works, and gets little of the processor
 STACKS_S = 60.0  # for all nodes to answer, or to be given up
 CHECKS_S = 400.0  # likewise
 PROFILE_S = 3600.0  # likewise, of long steps
@@ -33,25 +37,48 @@ PROFILE_S = 3600.0  # likewise, of long steps
 _decoder = msgspec.msgpack.Decoder(ToClient)
 
 
-def request(folder: Path, message: FromClient, within_s: float = TIMEOUT_S) -> ToClient:
-    """Ask the job's controller. Raises `ConnectionError` if none answers, and `Error`
-    controller-version if its answer is not understood."""
+Answer = TypeVar("Answer")
+
+
+class _Patience:
+    """How long a controller is waited for, if that is more than a first try takes."""
+
+    def __init__(self, pid: int, for_s: float) -> None:
+        self._pid, self._until = pid, time.monotonic() + for_s
+        self._used_s = self._cpu_s()
+
+    def _cpu_s(self) -> float:
+        try:
+            times = psutil.Process(self._pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
+
+    def until_answered(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask again as long as it gets on with its work. Raises `TimeoutError`."""
+        while True:
+            try:
+                return ask()
+            except TimeoutError:
+                before_s, self._used_s = self._used_s, self._cpu_s()
+                if self._used_s <= before_s or time.monotonic() >= self._until:
+                    raise
+
+
+def request(
+    folder: Path, message: FromClient, within_s: float = TIMEOUT_S, *, busy_s: float = BUSY_S
+) -> ToClient:
+    """Ask the job's controller. One that works and does not come to it is given `busy_s` in all.
+    Raises `ConnectionError` if none answers, and `Error` controller-version if its answer is not
+    understood."""
     address = records.read_address(folder)
     if address is None or not records.controller_alive(folder):
         raise ConnectionError(f"no controller is running for {folder.name}")
-    headers = {"Authorization": f"Bearer {records.read_secret(folder)}"}
+    patience = _Patience(address.pid, busy_s)
     try:
-        with connect(
-            f"{tls.scheme()}://{address.host}:{address.port}/",
-            ssl=tls.client_context(),
-            additional_headers=headers,
-            open_timeout=TIMEOUT_S,
-            compression=None,
-            proxy=None,
-            max_size=MAX_MESSAGE_BYTES,
-        ) as connection:
+        with patience.until_answered(lambda: _connect(folder, address)) as connection:
             connection.send(msgspec.msgpack.encode(message))
-            reply = connection.recv(timeout=within_s)
+            reply = patience.until_answered(lambda: connection.recv(timeout=within_s))
     except (OSError, WebSocketException, ValueError) as error:  # ValueError: no name of a host
         raise ConnectionError(f"the controller of {folder.name} does not respond") from error
     try:
@@ -59,6 +86,18 @@ def request(folder: Path, message: FromClient, within_s: float = TIMEOUT_S) -> T
     except msgspec.MsgspecError as error:
         raise _other_version(folder, error) from error
     return found
+
+
+def _connect(folder: Path, address: records.Address) -> ClientConnection:
+    return connect(
+        f"{tls.scheme()}://{address.host}:{address.port}/",
+        ssl=tls.client_context(),
+        additional_headers={"Authorization": f"Bearer {records.read_secret(folder)}"},
+        open_timeout=TIMEOUT_S,
+        compression=None,
+        proxy=None,
+        max_size=MAX_MESSAGE_BYTES,
+    )
 
 
 def _other_version(folder: Path, error: Exception) -> Error:
@@ -75,7 +114,7 @@ def status(folder: Path) -> JobStatus:
     """The job's status: from its controller if that answers, else from the journal, with what is
     known of the controller. Raises `Error` controller-version."""
     try:
-        reply = request(folder, AskStatus())
+        reply = request(folder, AskStatus(), busy_s=0.0)
     except ConnectionError:
         return _of_journal(folder)
     assert isinstance(reply, StatusReply)

@@ -1,9 +1,14 @@
 """Asking a controller that does not answer, cannot be reached, or speaks for another version."""
 
+import multiprocessing
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +18,7 @@ from holdfast import __version__
 from holdfast.cli.story import headline
 from holdfast.drivers import client, records
 from holdfast.errors import Error
-from holdfast.messages import StatusReply
+from holdfast.messages import AskStatus, StatusReply
 from holdfast.spec import Job, job_from_dict
 
 JOB: Job = job_from_dict({"name": "run", "command": ["true"]}, where="test")
@@ -28,9 +33,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     os.close(lock)
 
 
-def at(folder: Path, port: int) -> None:
+def at(folder: Path, port: int, pid: int = 0) -> None:
     """Its controller says that it listens there."""
-    address = records.Address(host="127.0.0.1", port=port, pid=os.getpid())
+    address = records.Address(host="127.0.0.1", port=port, pid=pid or os.getpid())
     records.write_private(folder / "controller.json", msgspec.json.encode(address).decode())
 
 
@@ -83,3 +88,47 @@ def test_one_that_answers_as_another_version_would_is_told_with_a_slug(
         client.status(folder)
     assert raised.value.slug == "controller-version"
     assert f"Holdfast {__version__}" in raised.value.why
+
+
+def _answers_late(connection: Connection, work_s: float) -> None:
+    """A controller that does something else first, for so many seconds of the processor."""
+
+    def answer(client: ServerConnection) -> None:
+        client.recv()
+        while time.process_time() < work_s:
+            pass
+        client.send(msgspec.msgpack.encode(StatusReply(status=b"{}")))
+
+    with serve(answer, "127.0.0.1", 0) as server:
+        connection.send(server.socket.getsockname()[1])
+        server.serve_forever()
+
+
+@pytest.fixture
+def late() -> Iterator[Callable[[float], tuple[int, int]]]:
+    """Start such a controller; its port and pid."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    started: list[Any] = []
+
+    def start(work_s: float) -> tuple[int, int]:
+        started.append(context.Process(target=_answers_late, args=(theirs, work_s)))
+        started[0].start()
+        return ours.recv(), started[0].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def test_a_controller_that_works_is_waited_for_and_one_that_does_nothing_is_not(
+    folder: Path, late: Callable[[float], tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, pid = late(1.0)
+    at(folder, port, pid)
+    assert isinstance(client.request(folder, AskStatus(), 0.5), StatusReply)
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(client, "TIMEOUT_S", 0.3)
+    with pytest.raises(ConnectionError, match="does not respond"):
+        client.request(folder, AskStatus())
