@@ -53,6 +53,15 @@ def doomed(**what: object) -> World:
     return world
 
 
+def test_a_checkpoint_that_is_told_before_where_the_attempt_goes_on_from_is_no_lost_step() -> None:
+    world = running()
+    world.kill("b", 1, step=12)
+    world.recover()
+    commit(world, 14)
+    world.train(step=15, restored=12)
+    assert world.state.incidents[0].steps_lost == 0
+
+
 def test_the_newest_checkpoint_of_each_tier_is_known_with_its_cost() -> None:
     world = running()
     commit(world, 100)

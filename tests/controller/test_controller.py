@@ -24,7 +24,6 @@ from holdfast.controller.state import IllegalMoveError
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
-    CheckpointCommitted,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -174,16 +173,6 @@ def test_an_incident_closes_when_training_is_productive_again_and_counts_lost_st
     assert incident.steps_lost == 1
 
     assert [a.action for a in incident.actions] == ["StopAttempt", "StartAttempt"]
-
-
-def test_a_checkpoint_that_is_told_before_where_the_attempt_goes_on_from_is_no_lost_step() -> None:
-    world = running()
-    world.kill("b", 1, step=12)
-    world.recover()
-    saved = CheckpointCommitted(node="a", tier="shared", attempt=2, step=14, seconds=0.1, bytes=1)
-    world.tell(saved)
-    world.train(step=15, restored=12)
-    assert world.state.incidents[0].steps_lost == 0
 
 
 def test_a_lost_node_is_fenced_replaced_by_a_spare_and_a_new_spare_is_asked_for() -> None:
