@@ -65,7 +65,7 @@ class KnownRecord:
 def test_a_controller_of_another_version_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: ToClient | Exception
 ) -> None:
-    def answered(*_: object) -> ToClient:
+    def answered(*_: object, **__: object) -> ToClient:
         if isinstance(reply, Exception):
             raise reply
         return reply
