@@ -11,7 +11,9 @@ PYTHON ?= $(shell for v in 3.11 3.12 3.13; do \
 # Tests start hundreds of processes, and each would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-UNUSED := /tests/|/transformers/models/|/ray/(data|rllib|serve|tune)/|/pip/|/mypy/
+UNUSED := /tests/|/transformers/models/|/ray/(data|llm|rllib|serve|train|tune)/|/pip/|/mypyc?/
+UNUSED := $(UNUSED)|/(fontTools|hypothesis|pygments|pytorch_lightning|setuptools|torch/testing)/
+UNUSED := $(UNUSED)|/(moto/ec2|moto/stepfunctions|sympy/physics|sympy/stats)/
 
 .PHONY: setup demo test test-tools test-fast trackers lint style gpu bench docs clean
 

@@ -11,6 +11,7 @@ from holdfast.checks.outcome import CheckResult
 from holdfast.cli import main, output
 from holdfast.drivers import machine_book
 from holdfast.messages import ChecksReply
+from tests.more import long
 
 GOOD = CheckResult(name="matmul", state="ok", found="right", seconds=0.5, digest="cpu=aa")
 
@@ -34,6 +35,7 @@ def finds(monkeypatch: pytest.MonkeyPatch, *results: CheckResult) -> list[Any]:
     return places
 
 
+@long
 def test_the_real_checks_of_this_machine_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from tests.more import MORE
 
 STEP_S = 0.05
 KEPT = 256
-SEEDS = range(200 if MORE else 12)
+SEEDS = range(200 if MORE else 6)
 
 
 class Layout(NamedTuple):

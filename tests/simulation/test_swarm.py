@@ -67,7 +67,7 @@ def test_a_swarm_in_which_nothing_is_wrong_ends_with_status_0(tmp_path: Path) ->
     assert ended.stderr == ""  # no progress bar where nobody looks
 
 
-def test_a_failing_seed_is_printed_as_the_command_that_shows_it_again_also_in_json(
+def test_a_failing_seed_is_printed_as_the_command_that_shows_it_again(
     broken: Path, tmp_path: Path
 ) -> None:
     found = simulate(broken, "--swarm", "12", *SMALL)
@@ -81,10 +81,11 @@ def test_a_failing_seed_is_printed_as_the_command_that_shows_it_again_also_in_js
     assert fouls[0] in again.stdout.splitlines()
     assert any(foul.startswith(f"foul: {BUG.breaks} at ") for foul in fouls)
     assert simulate(tmp_path, *words_of(commands[0])).returncode == 0  # the bug made it fail
-    _json_has_for_each_foul_what_the_text_has(broken, commands)
 
 
-def _json_has_for_each_foul_what_the_text_has(broken: Path, commands: list[str]) -> None:
+@long
+def test_json_has_for_each_foul_what_the_text_has(broken: Path) -> None:
+    _, *commands = simulate(broken, "--swarm", "12", *SMALL).stdout.splitlines()
     found = simulate(broken, "--swarm", "12", *SMALL, "--json")
     assert found.returncode == 1
     answer = json.loads(found.stdout)

@@ -6,14 +6,15 @@ import pytest
 
 from holdfast.simulation import validation
 from holdfast.simulation.validation import GridCell
-from tests.more import MORE, long, sample
+from tests.more import long, sample
 
 
 @pytest.fixture(scope="module")
 def grid() -> list[GridCell]:
-    return validation.grid(seeds=2, fault_count=75 if MORE else 50)
+    return validation.grid(seeds=2, fault_count=75)
 
 
+@long
 def test_ettr_is_within_two_points_of_the_formula_wherever_that_is_valid(
     grid: list[GridCell],
 ) -> None:
@@ -22,6 +23,7 @@ def test_ettr_is_within_two_points_of_the_formula_wherever_that_is_valid(
     assert not [cell for cell in valid if abs(cell.error) > 0.02]
 
 
+@long
 def test_the_formula_gives_the_check_values_of_the_grid(grid: list[GridCell]) -> None:
     expected = [cell.expected for cell in grid]
     assert expected[:5] == pytest.approx([0.798, 0.905, 0.971, 0.992, 0.996], abs=1e-3)
@@ -30,6 +32,7 @@ def test_the_formula_gives_the_check_values_of_the_grid(grid: list[GridCell]) ->
     assert expected[11:] == pytest.approx([0.330, 0.787, 0.934, 0.974], abs=1e-3)
 
 
+@long
 def test_where_faults_are_as_frequent_as_their_cost_is_long_more_is_left_than_the_formula_says(
     grid: list[GridCell],
 ) -> None:

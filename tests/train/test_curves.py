@@ -114,9 +114,10 @@ def test_a_restart_in_another_layout_continues_the_curve(
 # ── dropout ──
 
 
+@long
 @pytest.mark.parametrize(
     ("world", "layout", "other"),
-    sample([(2, {"tp": 2}, DDP)], [(4, FSDP_TP, {"pp": 2, "dp_shard": 2})]),
+    [(2, {"tp": 2}, DDP), (4, FSDP_TP, {"pp": 2, "dp_shard": 2})],
     ids=str,
 )
 def test_ranks_that_divide_layers_drop_out_the_same_between_them_in_a_script_without_a_seed(
@@ -178,8 +179,9 @@ def test_norms_of_heads_learn_as_on_one_rank(
     assert apart(fleet.losses(layout, world, heads=HEADS), alone) < TOLERANCE
 
 
+@long
 @pytest.mark.parametrize(
-    ("world", "layout"), sample([(2, {"tp": 2})], [(4, FSDP_TP), (2, {"dp_shard": 2})]), ids=str
+    ("world", "layout"), [(2, {"tp": 2}), (4, FSDP_TP), (2, {"dp_shard": 2})], ids=str
 )
 def test_weights_that_are_tied_stay_one_parameter(
     fleet: CurveFleet, world: int, layout: dict[str, Any]

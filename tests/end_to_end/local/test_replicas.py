@@ -122,6 +122,7 @@ APART: dict[str, Any] = {
 }
 
 
+@long
 def test_replicas_that_train_by_themselves_take_each_outer_step_together_or_not(home: Path) -> None:
     job = replicas(home, 100, **APART).start()
     first = trains(job, 3)
