@@ -43,8 +43,10 @@ class Chromium:
         assert FOUND is not None
         profile = folder / "profile"
         command = [FOUND, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        quiet = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env=_plain())
+        temporary = folder / "t"  # of what it leaves behind
+        temporary.mkdir(parents=True)
+        quiet, environ = subprocess.DEVNULL, {**_plain(), "TMPDIR": str(temporary)}
+        self._process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environ)
         port = profile / "DevToolsActivePort"
         assert until(lambda: port.exists() and "\n" in port.read_text()), "it does not start"
         self._at = f"127.0.0.1:{port.read_text().splitlines()[0]}"
