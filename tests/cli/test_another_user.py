@@ -14,6 +14,8 @@ import pytest
 
 import recorded_job
 from holdfast import cli
+from holdfast.reporting import changes
+from tests.patience import PATIENCE_S
 
 NOBODY = 65534
 VERBS = [
@@ -59,7 +61,11 @@ def _allow(home: Path, take: int, give: int = 0) -> None:
 
 
 @pytest.mark.usefixtures("record")
-def test_what_may_only_be_read_is_told_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_may_only_be_read_is_told_as_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for limit in ("PATIENCE_S", "ENOUGH_S"):  # as many worlds for both, however busy the machine
+        monkeypatch.setattr(changes, limit, PATIENCE_S)
     for verb in VERBS:
         status, told = cli.main(verb), capsys.readouterr().out.partition("now ")[0]
         with _as_another():

@@ -256,7 +256,9 @@ def test_whoever_kills_what_a_lost_node_left_does_not_kill_it(
     handle.look(cast(NodeAttempt, types.SimpleNamespace(order=order)), 1)
     (pid,) = handle.pids
     assert pid not in processes.carrying("HOLDFAST_NODE", "lost-1")
-    append(tmp_path, line(1), line(2))
+    append(tmp_path, line(1))
+    assert until((tmp_path / process.PLACE).exists)  # it has imported what it needs
+    append(tmp_path, line(2))
     asyncio.run(handle.finish())
     assert not handle.pids and losses(tmp_path) == {1: 1.1, 2: 2.1}
 
