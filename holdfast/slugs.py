@@ -51,8 +51,9 @@ SLUGS: dict[str, Slug] = {
     ),
     "machine-too-small": Slug(
         ExitStatus.PLATFORM,
-        "The nodes of a local job are processes of this machine, and so many do not fit into its "
-        "memory, whatever they train. Nothing was started.",
+        "The nodes of a local job and their workers are processes of this machine, and so many do "
+        "not fit into its memory, or are too many for its processors, whatever they train. Nothing "
+        "was started.",
     ),
     "process-stuck": Slug(
         ExitStatus.PLATFORM,

@@ -18,7 +18,10 @@ FILES_MIN = 64  # that Python, torch and our own sockets have open at once
 FILES_PER_NODE = 4  # in the controller: its connection, and a descriptor that tells of its end
 FILES_PER_WORKER = 16  # in the agent: pipes and memory of a worker, of the warm one, while it forks
 NODE_BYTES = 64 << 20  # that agent, storage process and forkserver have of their own, at least
-WORKER_BYTES = 4 << 20  # and each worker
+WORKER_BYTES = 4 << 20  # and each worker, or one that waits
+PYTHON_BYTES = 12 << 20  # a worker that is Python, before its script does anything
+PYTHON_BYTES = 16 << 20  # that is Python: 12 MiB before its script does anything, 4 that wait
+EACH_PROCESSOR = 128  # workers; of 500 each none had started after ten minutes
 FILE_BYTES_MIN = 64 * 1024 * 1024  # journal, logs, and memory of snapshots, which counts as a file
 
 
@@ -31,20 +34,30 @@ def require_limits(job: Job) -> None:
     _require(resource.RLIMIT_FSIZE, FILE_BYTES_MIN, "the size of a file, in KiB", "-f", 1024)
 
 
-def require_memory(job: Job) -> None:
-    """Raise `Error` machine-too-small if the nodes of this job, which are processes of this
-    machine, have no room in its memory even before they train anything."""
-    nodes = job.nodes.count + job.nodes.spare_count
-    needed = nodes * (NODE_BYTES + worker_count(job, os.environ) * WORKER_BYTES)
-    has = psutil.virtual_memory().total
+def require_room(job: Job) -> None:
+    """Raise `Error` machine-too-small if the nodes and workers of this job, which are processes of
+    this machine, have no room in its memory, or on its processors, even before they train."""
+    nodes, workers = job.nodes.count + job.nodes.spare_count, worker_count(job, os.environ)
+    each = WORKER_BYTES if job.command is not None else PYTHON_BYTES
+    waiting = WORKER_BYTES if job.command is None and job.warm.mode != "off" else 0
+    needed = nodes * (NODE_BYTES + workers * (each + waiting))
+    has, processors = psutil.virtual_memory().total, os.cpu_count() or 1
     if needed > has:
-        raise Error(
-            "machine-too-small",
-            f"{nodes} nodes need {needed / 2**30:.1f} GiB of memory here, and the machine has "
-            f"{has / 2**30:.1f} GiB",
-            why="each is an agent, a storage process, a forkserver and workers on this machine",
-            help="ask for fewer (nodes.count, --nnodes), or run it on a cluster: --on kubernetes",
+        raise _too_small(
+            f"nodes: {nodes}, with workers each: {workers}, need {needed / 2**30:.1f} GiB of memory "
+            f"here, and the machine has {has / 2**30:.1f} GiB"
         )
+    if workers > EACH_PROCESSOR * processors:
+        raise _too_small(f"{workers} workers of a node would share {processors} processors here")
+
+
+def _too_small(what: str) -> Error:
+    return Error(
+        "machine-too-small",
+        what,
+        why="each node is an agent, a storage process, a forkserver and workers on this machine",
+        help="ask for fewer (--nnodes, --nproc-per-node), or run it on a cluster: --on kubernetes",
+    )
 
 
 def _require(kind: int, needed: int, what: str, flag: str, unit: int) -> None:

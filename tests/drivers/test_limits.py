@@ -1,10 +1,13 @@
 """Limits of the shell that are too small are named before anything starts."""
 
+import os
 import resource
+from typing import Any
 
+import psutil
 import pytest
 
-from holdfast.drivers.limits import FILE_BYTES_MIN, require_limits, require_memory
+from holdfast.drivers.limits import FILE_BYTES_MIN, require_limits, require_room
 from holdfast.errors import Error, ExitStatus
 from holdfast.spec import Job
 
@@ -51,10 +54,27 @@ def test_enough_is_enough_and_more_nodes_or_workers_need_more(
             require_limits(Job.model_validate(SMALL.model_dump() | more))
 
 
-def test_more_nodes_than_fit_into_memory_are_refused_before_any_starts() -> None:
+@pytest.mark.parametrize("many", [{"nodes": {"count": 1000}}, {"workers_per_node": 1000}])
+def test_more_nodes_or_workers_than_fit_into_memory_are_refused_before_any_starts(
+    monkeypatch: pytest.MonkeyPatch, many: dict[str, Any]
+) -> None:
     """A thousand of them on a laptop were started until it could do nothing any more."""
-    require_memory(SMALL)
-    many = Job.model_validate(SMALL.model_dump() | {"nodes": {"count": 100_000}})
-    with pytest.raises(Error, match=r"100000 nodes need 6640\.6 GiB of memory here") as raised:
-        require_memory(many)
+    memory = psutil.virtual_memory()._replace(total=14 << 30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    plain = {"name": "job", "script": "train.py", "workers_per_node": 8}
+    require_room(Job.model_validate(plain))
+    with pytest.raises(Error, match=r"GiB of memory here, and the machine has 14\.0 GiB") as raised:
+        require_room(Job.model_validate(plain | many))
     assert (raised.value.slug, raised.value.status) == ("machine-too-small", ExitStatus.PLATFORM)
+
+
+def test_so_are_more_workers_than_its_processors_would_ever_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With memory for all of them a thousand on two processors were waited for without a word."""
+    memory = psutil.virtual_memory()._replace(total=1 << 50)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    require_room(Job.model_validate(SMALL.model_dump() | {"workers_per_node": 256}))
+    with pytest.raises(Error, match="1000 workers of a node would share 2 processors here"):
+        require_room(Job.model_validate(SMALL.model_dump() | {"workers_per_node": 1000}))
