@@ -20,7 +20,6 @@ FILES_PER_WORKER = 16  # in the agent: pipes and memory of a worker, of the warm
 NODE_BYTES = 64 << 20  # that agent, storage process and forkserver have of their own, at least
 WORKER_BYTES = 4 << 20  # and each worker, or one that waits
 PYTHON_BYTES = 12 << 20  # a worker that is Python, before its script does anything
-PYTHON_BYTES = 16 << 20  # that is Python: 12 MiB before its script does anything, 4 that wait
 EACH_PROCESSOR = 128  # workers; of 500 each none had started after ten minutes
 FILE_BYTES_MIN = 64 * 1024 * 1024  # journal, logs, and memory of snapshots, which counts as a file
 
@@ -44,7 +43,7 @@ def require_room(job: Job) -> None:
     has, processors = psutil.virtual_memory().total, os.cpu_count() or 1
     if needed > has:
         raise _too_small(
-            f"nodes: {nodes}, with workers each: {workers}, need {needed / 2**30:.1f} GiB of memory "
+            f"{nodes} nodes with {workers} workers each need {needed / 2**30:.1f} GiB of memory "
             f"here, and the machine has {has / 2**30:.1f} GiB"
         )
     if workers > EACH_PROCESSOR * processors:
