@@ -222,10 +222,6 @@ class Agent:
         loop.add_signal_handler(signal.SIGCHLD, processes.reap)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self.leaving.ask, self._job.recovery.stop_grace_s)
-        for sig in (signal.SIGUSR1, signal.SIGUSR2):  # Python would end without a word
-            loop.add_signal_handler(
-                sig, note, f"agent: {sig.name} is ignored; SIGTERM ends this node"
-            )
         self._parts.health.look()  # a node that is sick says so before it says that it is ready
         await self._parts.health.settled()
         processes.open(self._listener())

@@ -27,7 +27,6 @@ SOON_S = 0.05  # the same, while somebody has been asked and has not answered
 LATE_S = 1.0  # so late a look blames nobody: many short stops are as long as a long one
 TURN_S = 0.05  # the shell works so long at most, then connections have their turn
 
-MEANT_WELL = "SIGTERM or Ctrl-C stops the job, `holdfast stacks` shows what its workers do"
 Duty = Callable[[], Awaitable[object]]
 End = Callable[[Outcome], Awaitable[object]]
 
@@ -66,8 +65,6 @@ class Host:
         running = [
             self._loop.create_task(keep_running(name, duty, say)) for name, duty in duties.items()
         ]
-        for number in (signal.SIGUSR1, signal.SIGUSR2):  # Python would end without a word
-            self._loop.add_signal_handler(number, say, f"{number.name} is ignored: {MEANT_WELL}")
         self.wake()
         try:
             waited: list[asyncio.Future[Any]] = [self._over, looking, *running]
