@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast import stray_signals
 from holdfast.agent import probes, processes
 from holdfast.agent.agent import Agent
 from holdfast.agent.node import NodeIdentity
@@ -24,6 +25,7 @@ from holdfast.spec import Job
 
 def main() -> int:
     """Run until the node ends; the exit status."""
+    stray_signals.outlive(note, signal.SIGHUP)
     options = _options()
     me = NodeIdentity(options.node, options.name, options.address, options.job_dir.resolve())
     job = Job.model_validate_json((me.folder / "job.json").read_bytes())

@@ -34,6 +34,7 @@ from holdfast import (
     optimizer_steps,
     rank,
     step_profile,
+    stray_signals,
     trainer_hook,
 )
 from holdfast.agent import (
@@ -45,6 +46,7 @@ from holdfast.agent import (
     script_source,
 )
 from holdfast.agent.frameworks.begin import begin, begin_in
+from holdfast.agent.notes import note
 from holdfast.agent.preloading import is_library
 from holdfast.checkpoint import arena_ahead
 from holdfast.page import Page
@@ -180,6 +182,7 @@ def _draw_anew() -> None:
 
 def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
+    stray_signals.forget()
     for sig in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(sig, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -224,6 +227,7 @@ def _execute(born: ForkedChild, page_fd: int | None) -> NoReturn:
 
 def _serve_store(order: fork_protocol.Fork, report: int) -> NoReturn:
     """Host a TCPStore on a free port, say which, and serve until killed."""
+    stray_signals.outlive(note, signal.SIGHUP)
     distributed: Any = importlib.import_module("torch.distributed")
     address = order.address
     listener = listen(address, order.ports)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from holdfast import stray_signals
 from holdfast.agent import child, fork_protocol, preloading, processes
 from holdfast.agent.notes import note
 
@@ -31,6 +32,7 @@ def main() -> None:
     """Serve until the agent is gone; in a forked child, become what was asked for."""
     parent = int(sys.argv[2])
     processes.die_with_parent(parent, signal.SIGTERM)
+    stray_signals.outlive(note, signal.SIGHUP)
     born = Forkserver(socket.socket(fileno=int(sys.argv[1]))).serve()
     if born is not None:
         child.become(born)

@@ -12,8 +12,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from holdfast import interrupts
+from holdfast import interrupts, stray_signals
 from holdfast.errors import Error, ExitStatus
+
+LIVE_LONG = "run", "resume", "controller", "agent", "operator", "federate", "dashboard"  # commands
 
 
 def command() -> int:
@@ -30,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if given[:1] in (["run"], ["resume"]):  # asyncio has its own way for commands that look
             interrupts.keep()
+        if given and given[0] in LIVE_LONG:
+            stray_signals.outlive()
         _prepare_streams()
         _require_text(given)
         return _run(given)

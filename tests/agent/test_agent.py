@@ -298,6 +298,28 @@ def test_the_agent_says_who_it_is(node: Node, home: Path) -> None:
     assert (card["node"], card["name"], card["pid"]) == (agent.node, "node-0", agent.process.pid)
 
 
+def test_signals_that_ask_for_nothing_end_no_process_of_ours_and_workers_still_can_be(
+    node: Node,
+) -> None:
+    controller, agent = node(
+        "import signal, time\n"
+        "print([signal.getsignal(s) is signal.SIG_DFL for s in (signal.SIGUSR1, signal.SIGHUP)])\n"
+        "time.sleep(600)"
+    )
+    controller.ready()
+    controller.start()
+    until(lambda: "]" in agent.log(), "what the worker has for a handler")
+    assert "[True, True]" in agent.log()
+    ours = agent.process.pid, agent.forkserver()
+    for pid in ours:
+        for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGHUP, signal.SIGRTMIN):
+            os.kill(pid, number)
+    told = "SIGUSR1 was received: it asks for nothing here, and is ignored"
+    until(lambda: agent.words().count(told) == len(ours), "both to say so")
+    assert agent.forkserver() == ours[1]
+    controller.stop()
+
+
 def test_a_process_that_does_not_end_with_its_script_says_that_the_script_has(node: Node) -> None:
     controller, agent = node("import atexit, time\natexit.register(time.sleep, 600)\nprint('end')")
     controller.ready()

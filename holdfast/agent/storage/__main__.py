@@ -19,7 +19,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast import stray_signals
 from holdfast.agent import processes
+from holdfast.agent.notes import note
 from holdfast.agent.storage import protocol
 from holdfast.agent.storage.changes import CellChanges
 from holdfast.agent.storage.compiled_watch import CompiledWatch
@@ -43,6 +45,7 @@ _BEST_EFFORT_LAST = 2 << 13 | 7
 def main() -> None:
     """Serve until the agent is gone."""
     processes.die_with_parent(int(sys.argv[2]), signal.SIGKILL)
+    stray_signals.outlive(note, signal.SIGHUP)
     for sig in (signal.SIGTERM, signal.SIGINT):  # the agent says when; it may need us to the end
         signal.signal(sig, signal.SIG_IGN)
     threading.excepthook = _die_loudly

@@ -168,12 +168,16 @@ def test_a_replaced_job_whose_controller_was_killed_leaves_nothing(home: Path) -
     assert holdfast(*words).returncode == 0
 
 
-def test_a_closed_terminal_does_not_stop_the_job(home: Path) -> None:
+def test_neither_a_closed_terminal_nor_a_signal_that_asks_for_nothing_stops_the_job(
+    home: Path,
+) -> None:
     job = small(home, args=["--steps", "40"], **TOGETHER).start()
     job.wait_step(5)
     assert job.process is not None
-    job.process.send_signal(signal.SIGHUP)
+    for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN, signal.SIGHUP):
+        job.process.send_signal(number)
     job.wait_end(0)
+    assert job.incidents() == []
 
 
 @long
