@@ -1,10 +1,10 @@
 """Signals that ask for nothing and would end a process of ours without a word.
 
 What Linux does by default with SIGUSR1, with a timer of somebody else's or with a signal of the
-real-time range is to end the process (signal(7)). A batch system that warns of a limit, `pkill -USR1
-python` or a slip of the hand would so end a controller, an agent, or what forks all workers of a
-node. Each kind is told once and ignored. Other programs that are started get the default back by
-exec(2); a fork becomes another's process by `forget`.
+real-time range is to end the process (signal(7)). A batch system that warns of a limit, a
+`pkill -USR1 python` or a slip of the hand would so end a controller, an agent, or what forks all
+workers of a node. Each kind is told once and ignored. Other programs that are started get the
+default back by exec(2); a fork becomes another's process by `forget`.
 """
 
 import contextlib
