@@ -77,7 +77,7 @@ class WorkerPhase(IntEnum):
     SNAPSHOT = 6
     FINISHED = 7
     SECTION = 8  # one that the script has named
-    ENDING = 9  # a script that tells no phases has ended well, and the interpreter ends
+    ENDING = 9  # the script has ended well, and the interpreter ends
 
 
 class Word(IntEnum):
@@ -194,7 +194,8 @@ class Page:
 
     def script_ended(self) -> None:
         """Well; what its process does from here on is no training."""
-        if self._ints[Word.PHASE] in (WorkerPhase.STARTING, WorkerPhase.STEP):
+        outside = WorkerPhase.STARTING, WorkerPhase.STEP, WorkerPhase.FINISHED
+        if self._ints[Word.PHASE] in outside:
             self.phase(WorkerPhase.ENDING)
 
     def section(self, name: str) -> None:

@@ -1,11 +1,11 @@
-"""The progress page: what a worker leaves behind when it fails."""
+"""The progress page: what a worker leaves behind when it fails, or ends."""
 
 import os
 
 import pytest
 
 from holdfast.events import WorkerError
-from holdfast.page import Page
+from holdfast.page import Page, Word, WorkerPhase
 
 
 def kept(error: WorkerError) -> WorkerError | None:
@@ -36,3 +36,15 @@ def test_an_error_of_any_length_is_kept_in_part(length: int) -> None:
     short = kept(WorkerError(type="E", message="m", traceback="x" * length + "end"))
     assert short is not None
     assert (short.type, short.traceback[-3:]) == ("E", "end")
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_the_end_of_a_script_is_told_where_it_had_left_its_loop_and_not_within(left: bool) -> None:
+    fd = Page.create()
+    page = Page(fd)
+    page.phase(WorkerPhase.FINISHED if left else WorkerPhase.DATA)
+    page.script_ended()
+    said = page._ints[Word.PHASE]
+    page.close()
+    os.close(fd)
+    assert said == (WorkerPhase.ENDING if left else WorkerPhase.DATA)

@@ -35,6 +35,7 @@ SHORT_ROW = 32  # steps among which one long pause can be told from many steps
 STORAGE_PHASES = ("data", "snapshot")
 STEP_PHASES = ("data", "step")
 LEFT = "finished"
+ENDS = "ending"  # its script is over, and its process is not
 SHOWS_STEPS = frozenset((Milestone.ARRIVED, Milestone.STEPPED))
 TRAINS = frozenset((Milestone.FIRST_STEP, Milestone.STEPPED))
 NAMED = 64  # ranks that a suspicion names
@@ -42,7 +43,7 @@ NAMED = 64  # ranks that a suspicion names
 
 class HangWatch:
     """What is known of the progress of one attempt's ranks. One that has neither called `join()`
-    nor been seen to step, or has left its loop, is not watched."""
+    nor been seen to step, or has left its loop, is not watched, until its script has ended."""
 
     def __init__(self, timeout_s: float, step_timeout_s: float = 0.0) -> None:
         self._timeouts_s = timeout_s, step_timeout_s or math.inf  # of anything, of a step
@@ -140,7 +141,7 @@ class HangWatch:
 
     def _take_in(self, worker: WorkerReport, now: float) -> None:
         rank = worker.rank
-        if worker.phase == LEFT or worker.progress.finished:
+        if worker.phase != ENDS and (worker.phase == LEFT or worker.progress.finished):
             self._moved[rank] = math.inf
             return
         step, ended_at = _newest_step(worker, now)

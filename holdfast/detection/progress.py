@@ -21,7 +21,7 @@ LAST_EVERY_S = 60.0  # and at last: the journal of a job that trains for months 
 SLOWER = 1 / 120  # of the attempt's age
 ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
 BY_ONE = (Milestone.OUTPUT, Milestone.STEPPED)  # one rank is enough for these
-LEFT = "finished"  # what a worker says it does once it has left its loop
+LEFT = "finished", "ending"  # what a worker says it does once it has left its loop
 FRESH_S = 12.0  # for what a rank says that it does; it is repeated in less than half of that
 COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
 
@@ -96,7 +96,7 @@ class ProgressReducer:
         fresh = {rank for rank, at in self._heard.items() if at >= now - FRESH_S}
         pages = [self._newest[rank] for rank in fresh if rank not in gone]
         return sum(
-            page.progress.step is not None and not page.progress.finished and page.phase != LEFT
+            page.progress.step is not None and not page.progress.finished and page.phase not in LEFT
             for page in pages
         )
 

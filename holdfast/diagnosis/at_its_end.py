@@ -12,6 +12,7 @@ from holdfast.messages import WorkerReport
 from holdfast.stacks import MAIN, StackGroup, ThreadStack
 
 PHASE = "ending"
+LEFT = "finished"  # the loop
 JOINS = ("_shutdown (threading.py", "_python_exit (concurrent/futures/", "join (threading.py")
 OURS = "holdfast/"
 NAMED = 2  # threads
@@ -19,10 +20,14 @@ NAMED = 2  # threads
 
 def all_are(ranks: Sequence[int], pages: Mapping[int, WorkerReport]) -> bool:
     """Whether every one of these ranks has come to the end of its script."""
-    return bool(ranks) and all(
-        rank in pages and pages[rank].phase == PHASE and not pages[rank].progress.finished
-        for rank in ranks
-    )
+    return bool(ranks) and all(rank in pages and pages[rank].phase == PHASE for rank in ranks)
+
+
+def some_are(ranks: Sequence[int], pages: Mapping[int, WorkerReport]) -> bool:
+    """Whether some have, and the others are behind their loops, where a rank may well work for
+    hours while the rest wait for it."""
+    phases = {pages[rank].phase if rank in pages else "" for rank in ranks}
+    return phases == {PHASE, LEFT}
 
 
 def story(groups: Sequence[StackGroup]) -> str:

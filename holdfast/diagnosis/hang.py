@@ -99,7 +99,7 @@ def judge(
     """
     looks = [SeenRank(rank, group) for group in groups for rank in each_of(group.ranks)]
     finding = find(collectives)
-    ending = at_its_end.all_are([look.rank for look in looks], pages)
+    seen = [look.rank for look in looks]
     suspects = _suspects(looks, pages, finding)
     told = _Told(suspicion, groups, [look.rank for look in suspects], finding)
     if paused := _paused(looks):
@@ -112,8 +112,10 @@ def judge(
     late = suspicion.reported and suspicion.ago_s >= timeout_s
     if missing or not looks or any(look.group.why == ENDED for look in looks):
         return _unseen(_Told(suspicion, groups, (), finding), missing, late=late)
-    if ending:
+    if at_its_end.all_are(seen, pages):
         return _at_the_end(_Told(suspicion, groups, (), None), looks)
+    if at_its_end.some_are(seen, pages):
+        return told(Judgement.SLOW, "No step: scripts of some ranks go on behind their loop", 0.7)
     return _by_activity(told, looks, suspects, pages, late=late)
 
 

@@ -214,3 +214,16 @@ def test_scripts_that_have_ended_and_hang_are_run_once_more_and_not_for_ever(
     assert only(actions, EndJob).outcome is Outcome.FAILED
     assert "the same error repeated at the same place" in world.state.why
     assert told in world.state.why
+
+
+def test_so_are_those_that_have_done_all_their_steps() -> None:
+    """Each attempt goes on behind the last step: there is nothing left to come further with."""
+    world = World()
+    world.submit()
+    for attempt in (1, 2):
+        assert world.state.attempt == attempt
+        world.train(step=100, restored=0 if attempt == 1 else 100)
+        hang = msgspec.structs.replace(judged(world, ranks=()), ago_s=15.0, ended=True)
+        assert "StopAttempt" in kinds(world.tell(hang))
+        actions = world.all_stopped()
+    assert only(actions, EndJob).outcome is Outcome.FAILED

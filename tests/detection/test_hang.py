@@ -44,7 +44,7 @@ class Job:
         self.ended_at = dict.fromkeys(range(self.ranks), self.now)
         self.phase = dict.fromkeys(range(self.ranks), "step")
         self.reached = dict.fromkeys(range(self.ranks), JOINED)
-        self.step_s = 0.05
+        self.step_s, self.finished = 0.05, False
         self.watch.begin(attempt, self.ranks, self.now)
         self.tell()
 
@@ -53,7 +53,9 @@ class Job:
             WorkerReport(
                 rank=rank,
                 pid=1,
-                progress=Progress(step=step, step_ago_s=self.now - self.ended_at[rank]),
+                progress=Progress(
+                    step=step, step_ago_s=self.now - self.ended_at[rank], finished=self.finished
+                ),
                 milestones=dict.fromkeys(self.reached[rank], 1.0),
                 phase=self.phase[rank],
                 step_time_s=self.step_s,
@@ -298,6 +300,17 @@ def test_who_has_left_its_loop_is_not_watched() -> None:
     job.phase = dict.fromkeys(job.phase, "finished")
     job.pass_by(1000.0)
     assert job.suspicions == []
+
+
+def test_until_its_script_has_ended_and_its_process_does_not() -> None:
+    job = Job()
+    job.trains(100)
+    job.phase = dict.fromkeys(job.phase, "finished")
+    job.finished = True
+    job.pass_by(1000.0)
+    job.phase = dict.fromkeys(job.phase, "ending")
+    job.pass_by(60.0)
+    assert job.suspicions and job.suspicions[0].ago_s < 30.0
 
 
 def plain(steps: int, *reached: Milestone) -> Report:

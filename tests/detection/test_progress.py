@@ -72,9 +72,10 @@ def test_steps_that_are_only_seen_are_no_progress_of_the_attempt() -> None:
     assert ranks.training(frozenset(), 101.0) == 0
 
 
-def test_a_rank_trains_if_it_says_so_now_and_has_not_left_its_loop() -> None:
+@pytest.mark.parametrize("phase", ["finished", "ending"])
+def test_a_rank_trains_if_it_says_so_now_and_has_not_left_its_loop(phase: str) -> None:
     four = reducer(4)
-    left = msgspec.structs.replace(worker(1, 7), phase="finished")
+    left = msgspec.structs.replace(worker(1, 7), phase=phase)
     four.observe(report(worker(0, 7), left, worker(2, 7), worker(3, None)), 10.0)
     assert four.training(frozenset(), 11.0) == 2
     assert four.training({2}, 11.0) == 1

@@ -422,16 +422,25 @@ ATEXIT = ("flush (train.py:4)", "wait (lib.py:9)")
 GROUP_END = ("destroy (holdfast/group_end.py:42)",)
 
 
-def judged_at_the_end(*groups: StackGroup, ago_s: float = TOGETHER_S) -> HangJudged:
+def judged_at_the_end(
+    *groups: StackGroup,
+    ago_s: float = TOGETHER_S,
+    progress: Progress = Progress(),  # noqa: B008
+    behind: tuple[int, ...] = (),
+) -> HangJudged:
+    """`behind` are ranks whose scripts go on behind their loops."""
     suspicion = HangSuspected(
         attempt=4, ago_s=ago_s, budget_s=2.0, step=None, step_s=0.05, trained=True, reported=False,
         ranks=(),
     )  # fmt: skip
     pages = {
-        rank: WorkerReport(rank=rank, pid=1, progress=Progress(), milestones={}, phase="ending")
+        rank: WorkerReport(
+            rank=rank, pid=1, progress=progress, milestones={},
+            phase="finished" if rank in behind else "ending",
+        )
         for group in groups
         for rank in each_of(group.ranks)
-    }
+    }  # fmt: skip
     return judge(suspicion, groups, (), pages, TIMEOUT_S)
 
 
@@ -470,6 +479,19 @@ def test_what_saves_or_uploads_after_the_end_of_its_script_is_left_alone(
 ) -> None:
     found = judged_at_the_end(*groups, ago_s=3600.0)
     assert found.judgement is Judgement.SLOW and not found.ended
+
+
+def test_so_it_is_where_a_script_with_the_library_has_done_all_its_steps() -> None:
+    done = Progress(step=100, finished=True)
+    found = judged_at_the_end(stands(0, 1, at=JOINS, beside=THREAD), progress=done)
+    assert found.judgement is Judgement.HANG and found.ended
+
+
+def test_a_rank_that_goes_on_behind_its_loop_is_waited_for_whatever_it_does() -> None:
+    done = Progress(step=100, finished=True)
+    groups = stands(0, at=("push (train.py:9)",)), stands(1, at=JOINS)
+    found = judged_at_the_end(*groups, ago_s=3600.0, progress=done, behind=(0,))
+    assert found.judgement is Judgement.SLOW
 
 
 def test_one_that_has_ended_early_while_others_train_is_the_one_they_wait_for() -> None:
