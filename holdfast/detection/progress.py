@@ -191,11 +191,14 @@ class ProgressReducer:
         return lowest[0] if lowest and self._reporting == self._world_size else None
 
     def _news(self, now: float) -> list[Progressed]:
-        """The progress of the whole attempt if every rank reports and something is new."""
+        """The progress of the whole attempt if every rank reports and something is new, or for how
+        long nothing of it ran if none does."""
         lowest = self._steps.lowest()
-        if lowest is None or self._reporting < self._world_size:
+        if lowest is None and not self._sums.paused_s:
             return []
-        step, at = lowest
+        if lowest is not None and self._reporting < self._world_size:
+            return []
+        step, at = lowest or (None, now)
         finished = self._reached[Milestone.FINISHED].count == self._world_size
         progress = msgspec.structs.replace(self._sums, step=step, finished=finished)
         news = Progressed(attempt=self._attempt, progress=progress)

@@ -119,10 +119,13 @@ class Attempt:
         if milestone is Milestone.CAUGHT_UP and self.settled is None:
             self.settled = self.sums
 
-    def owed(self) -> Stalls:
-        """Stalls of the productive part that are not booked yet."""
-        if self.sums is None or self.settled is None:
+    def owed(self, steps: Visibility) -> Stalls:
+        """Stalls of the productive part that are not booked yet: where no steps are reported, all
+        that was paused, as whoever is seen to pause is seen to step."""
+        if self.sums is None:
             return NO_STALLS
+        if self.settled is None:
+            return NO_STALLS if steps is Visibility.REPORTED else self.sums
         return self.sums.less(self.settled)
 
     def settle(self, taken: Stalls) -> None:

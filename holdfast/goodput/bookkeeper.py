@@ -128,7 +128,8 @@ class Bookkeeper:
         observed = self._steps is Visibility.REPORTED or not self._launched
         if not self._ended:
             until = self._last if now is None else max(self._last, milliseconds(now))
-            _post(books, self._attempt, until, self._timeline(until, closed=False))
+            marks = self._timeline(until, closed=False)
+            _post(books, self._attempt, until, marks, self._steps)
         return close_books(books, observed=observed, ended=self._ended)
 
     @property
@@ -314,7 +315,7 @@ class Bookkeeper:
 
     def _close(self, at: int) -> int | None:
         """Post the rest of the open attempt; the incident that is still open is returned."""
-        _post(self._books, self._attempt, at, self._timeline(at, closed=True))
+        _post(self._books, self._attempt, at, self._timeline(at, closed=True), self._steps)
         return self._books.incident
 
     def _post_progress(self, at: int) -> None:
@@ -330,17 +331,23 @@ class Bookkeeper:
         marks = [BucketStart(cursor, Bucket.PRODUCTIVE, None)]
         if cursor <= caught_up:  # what came before is not posted yet
             marks = self._timeline(until, closed=False)
-        _post(self._books, attempt, until, marks, final=True)
+        _post(self._books, attempt, until, marks, self._steps, final=True)
 
 
 def _post(
-    books: Books, attempt: Attempt, until: int, marks: list[BucketStart], *, final: bool = False
+    books: Books,
+    attempt: Attempt,
+    until: int,
+    marks: list[BucketStart],
+    steps: Visibility,
+    *,
+    final: bool = False,
 ) -> None:
     """Post each stretch; `final`: its stalls will not be asked for again."""
     ends = [*(m.at for m in marks[1:]), until]
     for mark, end in zip(marks, ends, strict=True):
         productive = mark.bucket is Bucket.PRODUCTIVE
-        stalls = attempt.owed() if productive else NO_STALLS
+        stalls = attempt.owed(steps) if productive else NO_STALLS
         taken = books.post(end, mark.bucket, attempt.number, mark.incident, stalls)
         if final:
             attempt.settle(taken)

@@ -72,6 +72,17 @@ def test_steps_that_are_only_seen_are_no_progress_of_the_attempt() -> None:
     assert ranks.training(frozenset(), 101.0) == 0
 
 
+def test_for_how_long_nothing_ran_is_told_once_also_where_no_steps_are_reported() -> None:
+    ranks = reducer()
+    plain = worker(0, None)
+    slept = msgspec.structs.replace(plain, progress=Progress(paused_s=30.0))
+    assert ranks.observe(report(plain, worker(1, None)), 110.0) == []
+    [told] = ranks.observe(report(slept), 120.0)
+    assert isinstance(told, Progressed)
+    assert (told.progress.paused_s, told.progress.step) == (30.0, None)
+    assert ranks.observe(report(slept), 180.0) == []
+
+
 @pytest.mark.parametrize("phase", ["finished", "ending"])
 def test_a_rank_trains_if_it_says_so_now_and_has_not_left_its_loop(phase: str) -> None:
     four = reducer(4)
