@@ -31,7 +31,6 @@ class Parking:
         self.moves = False  # also with another rank
         self.why = ""
         self.parked = False
-        self.fenced = False  # killed, and runs no code any more; its memory may still be there
         self.program: object = None  # what it runs
         self.on_parked: Callable[[], None] = lambda: None
         asyncio.get_running_loop().add_reader(sock, self._readable)

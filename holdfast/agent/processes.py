@@ -19,7 +19,6 @@ _PTRACER_ANY = (1 << 64) - 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FLAGS, _EXIT_CODE = 6, 49  # fields 9 and 52 of proc_pid_stat(5), from the third on
 _ENDS = 0x4 | 0x8 | 0x200  # PF_EXITING, PF_POSTCOREDUMP, PF_DUMPCORE of linux/sched.h
-_EXITING = 0x4  # PF_EXITING
 _THREADS = 17  # the field of proc_pid_stat(5) with their number, from the third on
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -120,19 +119,6 @@ def ending_of(pid: int) -> ProcessExit | None:
     return death_of(pid, int(fields[_EXIT_CODE]), time.monotonic())
 
 
-def runs_no_more(pid: int) -> bool:
-    """Whether no thread of this process runs code of its own any more, and nothing is below it:
-    it changes no memory, though the kernel may still be taking its own apart. False for one that
-    is gone."""
-    folder = Path(f"/proc/{pid}/task")
-    try:
-        threads = os.listdir(folder)
-        ends = all(int(_stat_in(folder / one)[_FLAGS]) & _EXITING for one in threads)
-        return ends and not any((folder / one / "children").read_text() for one in threads)
-    except (OSError, IndexError):  # a thread is gone meanwhile, or the kernel lists no children
-        return False
-
-
 def pids() -> list[int]:
     """Every process there is."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -150,13 +136,9 @@ def _state_and_parent(pid: int) -> tuple[bytes, int] | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    return _stat_in(Path(f"/proc/{pid}"))
-
-
-def _stat_in(folder: Path) -> list[bytes]:
     """From the third field of proc_pid_stat(5) on; empty for one that is gone."""
     try:
-        text = (folder / "stat").read_bytes()
+        text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return []
     return text.rpartition(b")")[2].split()

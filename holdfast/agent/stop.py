@@ -12,17 +12,12 @@ import msgspec
 from holdfast.agent import looks, node_memory
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.node_attempt import NodeAttempt
-from holdfast.agent.parking import Parking
 from holdfast.agent.parts import NodeParts
-from holdfast.agent.processes import runs_no_more
 from holdfast.agent.signals import kill, terminate
 from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stray_processes import end_strays
-from holdfast.agent.workers import Worker
 from holdfast.events import Progress
 from holdfast.messages import Stop, WorkersStopped
-
-FENCED_LOOK_S = 0.002
 
 
 class AttemptStop:
@@ -74,10 +69,6 @@ class AttemptStop:
         else:
             kill(run, self._parts.processes)
         if first:
-            for worker in run.alive if order.parks else ():
-                parking = worker.sockets.parking
-                if worker.ends is not None and parking is not None and parking.able:
-                    self._parts.tasks.start(_fence(run, worker, parking))
             self._parts.tasks.start(self._finish(run, order.attempt))
 
     async def _save_and_stop(self, order: Stop) -> None:
@@ -117,14 +108,3 @@ class AttemptStop:
                 refusal=run.refusal,
             )
         self._parts.controller.fact(stopped)
-
-
-async def _fence(run: NodeAttempt, worker: Worker, parking: Parking) -> None:
-    """Where the others keep their processes they need not wait until the kernel has taken the
-    memory of one that was killed apart: that it does nothing any more is enough."""
-    while worker.death is None:
-        if runs_no_more(worker.pid):
-            parking.fenced = True
-            run.look_gone()
-            return
-        await asyncio.sleep(FENCED_LOOK_S)

@@ -92,8 +92,7 @@ class Worker:
     def acts_in(self, attempt: int) -> bool:
         """Whether it lives, and does something of this attempt."""
         mine = self.assignment is not None and self.assignment.attempt == attempt
-        fenced = self.sockets.parking is not None and self.sockets.parking.fenced
-        return mine and self.death is None and not (fenced or self.is_parked)
+        return mine and self.death is None and not self.is_parked
 
     @property
     def raised_at(self) -> float:

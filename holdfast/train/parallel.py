@@ -28,14 +28,6 @@ class SteadyBuckets(DistributedDataParallel):
         self.reducer._push_all_rebuilt_params()
         self.reducer._rebuild_buckets()
 
-    def begin_again(self) -> None:
-        """A backward pass was left in the middle, and its gradients are lost."""
-        for parameter in self.parameters():
-            parameter.grad = None
-        with huge_pages.for_new_memory(self.device):
-            self.reducer._reset_state()
-            self.settle()
-
     def _build_params_for_reducer(self) -> tuple[list[torch.nn.Parameter], list[bool]]:
         parameters, sparse = super()._build_params_for_reducer()  # type: ignore[no-untyped-call]
         return parameters[::-1], sparse[::-1]

@@ -225,10 +225,8 @@ class Run:
         tracked = Tracked(everything, self.device, kept_equal, self._ranks, gather)
         tracked.random_loaded = self._layout.draw_alike  # of another layout they may differ
         self._tracked = tracked
-        if self._survival is not None:
-            self._survival.given_up.by_ddp = tracked.movable
-            if not tracked.movable:
-                self._survival.stay("it keeps state that is not the same on all ranks")
+        if self._survival is not None and not tracked.movable:
+            self._survival.stay("it keeps state that is not the same on all ranks")
         apart = replicas if self._settled or outer is not None else []
         state = State(loader, self._progress, self._parts.watch(tracked), self._ending, apart)
         self._elastic.step = lambda: state.completed

@@ -33,7 +33,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from holdfast import flight_recorder, rank
-from holdfast.train.given_up_step import GivenUpStep
 from holdfast.train.parallel import SteadyBuckets
 from holdfast.train.parking import ParkingPlace
 from holdfast.train.surviving_group import BACKEND, AttemptBrokenError, GroupPlace, SurvivingGroup
@@ -69,7 +68,6 @@ class Survival:
         self._under_way: list[Any] = []  # of it
         self._store: Any = None
         self._lock = threading.Lock()
-        self.given_up = GivenUpStep(lambda: self._broken and self.in_loop)
         parking.on_order = lambda: self.break_up(None)
 
     # ── what groups ask ──
@@ -98,10 +96,6 @@ class Survival:
             address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
             self._store = TCPStore(*address, is_master=hosts, wait_for_workers=False)
         return self._store
-
-    def cut(self) -> None:
-        """A collective is not made: raises `AttemptBrokenError` where a backward pass ends here."""
-        self.given_up.cut()
 
     def break_up(self, error: Exception | None) -> None:
         """The attempt is broken; whatever waits for a peer fails now."""
@@ -250,7 +244,6 @@ def install(parking: ParkingPlace, device: torch.device, *, moves: bool = False)
         found.refuse("the script made its process group above join()")
         return found
     rank.on_exception.append(found.end_if_over)
-    found.given_up.install()
     _make_groups_with(found)
     _watch_ddp(found)
     if moves:
@@ -298,7 +291,6 @@ def _watch_ddp(survival: Survival) -> None:
         plain(self, *given, **options)
         if own:
             self.settle()
-        survival.given_up.add(self)
 
     def sent(*given: Any, **options: Any) -> None:
         survival.unrecorded(lambda: send(*given, **options))

@@ -66,9 +66,6 @@ class Keeper(Protocol):
     def store(self) -> Any:
         """The rendezvous store of the attempt."""
 
-    def cut(self) -> None:
-        """A collective is not made: raises `AttemptBrokenError` if its caller can be left."""
-
     def break_up(self, error: Exception) -> None:
         """A peer is gone."""
 
@@ -145,7 +142,6 @@ class SurvivingGroup(dist.ProcessGroup):
         """Begin this operation, or count it as finished. Raises what gloo raises where the attempt
         is whole, and `AttemptBrokenError` in a private group."""
         if self._keeper.broken and self._keeper.in_loop:
-            self._keeper.cut()
             return self._given_up(name, given)
         self._keeper.record(self, name, given, options)
         try:

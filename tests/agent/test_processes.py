@@ -79,8 +79,6 @@ ctypes.CDLL(None).syscall({number}, 0)
     with subprocess.Popen([sys.executable, "-c", source]) as child:
         until(lambda: processes.parent_of(child.pid) is None)
         assert not processes.waits_to_be_reaped(child.pid)
-        assert not processes.runs_no_more(child.pid), "a thread may still write"
         child.kill()
         until(lambda: processes.waits_to_be_reaped(child.pid))
-        assert processes.runs_no_more(child.pid)
     assert not processes.waits_to_be_reaped(child.pid)

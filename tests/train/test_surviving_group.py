@@ -40,9 +40,6 @@ class Attempt:
         self.broken = self.broken or self.in_loop
         self.errors.append(error)
 
-    def cut(self) -> None:
-        """Nobody is in a backward pass."""
-
     def record(self, _group: Any, name: str, _given: Any, _options: Any) -> None:
         self.recorded.append(name)
 

@@ -147,16 +147,3 @@ def test_four_ranks_survive_kill_after_kill(home: Path) -> None:
         os.kill(job.worker(rank), signal.SIGKILL)
     assert [outcome(job, 0)] == ends
     assert len(job.incidents()) == 4
-
-
-@long
-def test_a_step_that_was_left_early_changes_no_bit(home: Path) -> None:
-    """Only where all parameters are of DDP is a backward pass left."""
-    kinds = ("--kinds", "ddp")
-    ends = [outcome(kept(home, *kinds, name="calm", **TOGETHER).start(), 0)]
-    job = kept(home, *kinds, name="faults", **TOGETHER).start()
-    for attempt, rank in enumerate((1, 0, 1), 1):
-        job.wait_step(4 * attempt, attempt=attempt)
-        os.kill(job.worker(rank), signal.SIGKILL)
-    assert [outcome(job, 0)] == ends
-    assert all("KeepProcesses" in actions(job, number) for number in range(3))
