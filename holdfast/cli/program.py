@@ -102,8 +102,22 @@ def _program(words: list[str], flags: Flags) -> dict[str, Any]:
     if flags.no_python:
         framework = "pytorch" if find_spec("torch") else "command"
         return {"command": [first], "args": args, "framework": framework, **_default_workers()}
-    kind = "module" if flags.module else "script"
-    return {kind: first, "args": args, **_default_workers()}
+    if flags.module:
+        return {"module": first, "args": args, **_default_workers()}
+    return {"script": _script(first), "args": args, **_default_workers()}
+
+
+def _script(word: str) -> str:
+    """The file that Python would run. Raises `Error` usage for standard input."""
+    if word == "-":
+        raise Error(
+            "usage",
+            "the script cannot come from standard input",
+            why="every worker of every attempt runs it from its beginning, and it can be read once",
+            help="write it to a file: cat > train.py && holdfast run train.py",
+        )
+    inside = Path(word, "__main__.py")
+    return str(inside) if inside.is_file() else word
 
 
 def place_given(word: str) -> str:

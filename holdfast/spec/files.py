@@ -50,6 +50,8 @@ def _not_there(path: str, is_right: Callable[[int], bool], missing: str) -> str 
         return exc.strerror or str(exc)
     if is_right(mode):
         return None
+    if stat.S_ISDIR(mode) and os.path.isfile(os.path.join(path, "__main__.py")):
+        return "it is a folder: name the __main__.py in it"
     return "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file or folder"
 
 

@@ -13,7 +13,7 @@ from holdfast.cli.program import (
     place_given,
     unused_name,
 )
-from holdfast.errors import Error
+from holdfast.errors import Error, ExitStatus
 
 
 @pytest.fixture(autouse=True)
@@ -155,3 +155,18 @@ def test_a_job_begins_with_a_checkpoint_of_another(tmp_path: Path) -> None:
     with pytest.raises(Error) as caught:
         place_given(str(tmp_path / "none"))
     assert caught.value.slug == "storage-missing"
+
+
+def test_a_folder_with_a_main_is_run_as_python_runs_it_and_standard_input_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__main__.py").touch()
+    for word in ("trainer", "trainer/"):
+        job = job_from_words([word, "--lr", "1"], Flags())
+        assert job.script == str(tmp_path / "trainer" / "__main__.py")
+        assert (job.name, job.args) == ("trainer", ("--lr", "1"))
+    with pytest.raises(Error, match="standard input") as raised:
+        job_from_words(["-"], Flags())
+    assert raised.value.status == ExitStatus.USAGE
