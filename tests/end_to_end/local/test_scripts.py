@@ -15,7 +15,7 @@ from tests.memory_group import limited
 from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left", "own_temporary_folder")]
 
 TWO = {"nodes": {"count": 2}}
 RANK = "import os, sys, time\nrank = int(os.environ['RANK'])\n"

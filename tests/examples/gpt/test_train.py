@@ -46,7 +46,7 @@ def test_runs_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_left", "own_temporary_folder")
 def test_gives_under_holdfast_what_it_gives_under_torchrun(tmp_path: Path) -> None:
     logs = ("--log-dir", str(tmp_path / "logs"))
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", *logs]
