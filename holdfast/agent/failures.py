@@ -7,6 +7,7 @@ traceback are taken off, because they are not the user's.
 """
 
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Iterator
@@ -67,11 +68,21 @@ def describe(error: BaseException) -> WorkerError:
     place = place_of(error)
     return WorkerError(
         type=_qualified_name(type(error)),
-        message=_message(error),
+        message=_message(error) + _of_limit(error),
         file=place.file,
         line=place.line,
         traceback="".join(traceback.format_exception(type(error), error, shown)),
     )
+
+
+def _of_limit(error: BaseException) -> str:
+    """The limit below which memory could not be had, where the shell has set one: the machine may
+    have plenty."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    refused = isinstance(error, MemoryError) or "allocate memory" in str(error)
+    if soft == resource.RLIM_INFINITY or not refused:
+        return ""
+    return f" [ulimit -v, the limit of a process's memory, is {soft / 2**30:.1f} GiB here]"
 
 
 def _with_collectives(error: WorkerError) -> WorkerError:
