@@ -116,8 +116,8 @@ def _script(word: str) -> str:
             why="every worker of every attempt runs it from its beginning, and it can be read once",
             help="write it to a file: cat > train.py && holdfast run train.py",
         )
-    inside = Path(word, "__main__.py")
-    return str(inside) if inside.is_file() else word
+    inside = os.path.join(word, "__main__.py")
+    return inside if os.path.isfile(inside) else word  # pathlib raises for names that are too long
 
 
 def place_given(word: str) -> str:
