@@ -446,7 +446,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "who has left its loop is taken to train": Mutant(
         "detection/progress.py",
-        "page.progress.step is not None and not page.progress.finished and page.phase != LEFT",
+        "page.progress.step is not None and not page.progress.finished and page.phase not in LEFT",
         "page.progress.step is not None and not page.progress.finished",
         HEALTHY,
         first=169,
