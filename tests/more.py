@@ -18,6 +18,11 @@ def sample(always: Iterable[Any], when_asked: Iterable[Any]) -> list[Any]:
     return [*always, *(when_asked if MORE else ())]
 
 
+def thinned(values: Iterable[Any], every: int) -> list[Any]:
+    """For `parametrize`: each so manieth of values that are much alike, or all when asked for."""
+    return [*values][:: 1 if MORE else every]
+
+
 def examples(when_asked: int) -> int:
     """How many examples of a property are tried: a quarter of them without being asked."""
     return when_asked if MORE else when_asked // 4

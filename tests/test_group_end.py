@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.more import sample
+from tests.more import long, sample
 from tests.patience import PATIENCE_S
 
 SCRIPT = """
@@ -53,6 +53,7 @@ if "itself" in sys.argv:
 """
 
 
+@long
 @pytest.mark.parametrize("who", sample(["nobody"], ["itself"]))
 def test_threads_of_a_group_that_a_model_still_holds_come_to_rest_before_the_end(who: str) -> None:
     words = [sys.executable, "-c", LATE, who]

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.more import thinned
+
 READERS = {
     "manifest": "lambda: manifest.decode(sealed, manifest.Manifest, 'x')",
     "rank": "lambda: manifest.decode(sealed, manifest.RankPart, 'x')",
@@ -34,7 +36,7 @@ assert len(heard) == 8, heard
 """
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", thinned(READERS, 3))
 def test_the_first_to_read_something_may_be_several(reader: str) -> None:
     """Each time in a new interpreter: what was read before is known."""
     for _ in range(6):

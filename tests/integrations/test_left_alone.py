@@ -11,7 +11,7 @@ from holdfast.errors import Error
 from holdfast.integrations.place import LoaderPlace
 from holdfast.train import session
 from tests.integrations.jobs import own_run
-from tests.more import sample
+from tests.more import long, sample
 
 LATER = "an earlier training of this process is the one that is kept"
 
@@ -32,6 +32,7 @@ def automatic(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     monkeypatch.setattr(module.drive, "under_holdfast", lambda: True)
 
 
+@long
 @pytest.mark.parametrize("asked", sample([False], [True]))
 def test_lightning_trains_a_second_time_as_without_us(
     small: Any, asked: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

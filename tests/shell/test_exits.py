@@ -368,7 +368,7 @@ def but_deaths(state: State) -> State:
     return msgspec.structs.replace(state, deaths=[])
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(facts=lives())
 def test_told_together_they_lead_to_the_same_orders_verdicts_and_accounts(
     facts: Facts,

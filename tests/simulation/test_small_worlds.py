@@ -1,18 +1,20 @@
-"""Small worlds, all of them: a few facts of two nodes in every order in which they can come.
+"""Small worlds: a few facts of two nodes in every order in which they can come.
 
 A swarm draws worlds; here nothing is drawn. Each case takes up to six things that happen, goes
-through all interleavings that keep the order within a lane, and lets every one of them end in calm.
+through the interleavings that keep the order within a lane, and lets each of them end in calm: one
+in three, or all of them with HOLDFAST_TEST_MORE=1.
 The invariants are checked after each fact, the referees hear each order, and wherever the order of
 things must not matter the end is the same.
 """
 
+import itertools
 from collections.abc import Iterator
 from math import factorial, prod
 
 import pytest
 
 from holdfast.controller import Controller
-from tests.more import sample
+from tests.more import MORE, sample
 from tests.simulation.site import Site
 
 JOINED = ("a connects", "b connects", "a readies", "b readies")
@@ -154,7 +156,7 @@ def test_every_order_ends_well(case: str) -> None:
     before, lanes, ends = CASES[case]
     assert sum(map(len, lanes)) <= 6
     found: dict[End, tuple[str, ...]] = {}
-    for order in interleavings(lanes):
+    for order in itertools.islice(interleavings(lanes), None, None, 1 if MORE else 3):
         try:
             found.setdefault(lived(before, order), order)
         except Exception as error:

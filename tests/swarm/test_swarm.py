@@ -14,15 +14,16 @@ from tests.more import sample
 
 SWARMS = sample(  # first seed, worlds, hours, nodes
     [
-        (1000, 13, 24.0, 2),
-        (1000, 6, 24.0, 4),
+        (1000, 7, 24.0, 2),
+        (1000, 3, 24.0, 4),
         (2000, 25, 2.0, 1),
         (3000, 4, 6.0, 64),
         (4003, 1, 96.0, 16),
     ],
     [
         (10, 15, 24.0, 16),
-        (1006, 7, 24.0, 4),
+        (1007, 6, 24.0, 2),
+        (1003, 10, 24.0, 4),
         *((first, 25, 24.0, 16) for first in range(25, 300, 25)),
         *((1025, 125, 24.0, nodes) for nodes in (2, 4)),
         *((1013, 12, 24.0, nodes) for nodes in (2, 4)),
@@ -50,10 +51,10 @@ def test_no_promise_is_broken_in_any_world(
 
 def test_no_promise_is_broken_in_worlds_that_are_worth_looking_at() -> None:
     """Jobs end in every way there is, and most of them are restarted several times."""
-    told = lived((20, 21, 22, 23, 25, 26, 27, 29), 24.0, 16)
+    told = lived(sample([20, 21, 22, 25, 27], [23, 26, 29]), 24.0, 16)
     assert objections(told) == []
     assert set(Counter(world.outcome for world in told)) == {
         "succeeded", "failed", "gave_up", "stopped",
     }  # fmt: skip
-    assert sum(world.attempts > 5 for world in told) > 6
+    assert sum(world.attempts > 5 for world in told) > len(told) - 2
     assert max(world.attempts for world in told) > 50

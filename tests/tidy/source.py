@@ -47,17 +47,19 @@ class Source:
         return found
 
 
-@functools.cache
 def sources() -> list[Source]:
     """Every Python file of the repository."""
-    paths = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
-    return [_source(path) for path in paths]
+    return [source for folder in FOLDERS for source in _below(folder)]
+
+
+def package() -> list[Source]:
+    """Every Python file of the package that is shipped."""
+    return _below("holdfast")
 
 
 @functools.cache
-def package() -> list[Source]:
-    """Every Python file of the package that is shipped."""
-    return [source for source in sources() if source.path.parts[0] == "holdfast"]
+def _below(folder: str) -> list[Source]:
+    return [_source(path) for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def _source(path: Path) -> Source:

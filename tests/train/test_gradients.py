@@ -18,6 +18,7 @@ from holdfast.checkpoint.settings import CheckpointSettings, TierRule
 from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.train import gradients
+from tests.more import thinned
 from tests.train.alone import TURNS, Job, Script, Turn, adamw
 
 
@@ -157,6 +158,7 @@ OPTIMIZERS: dict[Any, dict[str, Any]] = {
 }
 WAIT = [usual, zeroed_first, zeroed_in_place, steps_left_out, rare_steps, closures, not_tracked]
 KEEP = [left_behind, by_hand, never_zeroed]
+CASES = thinned([*((turn, 1) for turn in [*WAIT, *KEEP]), (usual, 3)], 2)
 
 
 def job_of(turn: Turn, every: int = 1, settings: CheckpointSettings | None = None) -> Job:
@@ -170,7 +172,7 @@ def undisturbed(turn: Turn, every: int = 1) -> dict[int, float]:
     return job.losses
 
 
-@pytest.mark.parametrize(("turn", "every"), [*((t, 1) for t in [*WAIT, *KEEP]), (usual, 3)])
+@pytest.mark.parametrize(("turn", "every"), CASES)
 def test_a_fault_in_any_turn_changes_no_loss(
     monkeypatch: pytest.MonkeyPatch, turn: Turn, every: int
 ) -> None:

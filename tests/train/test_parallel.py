@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.integrations.unsent import Unsent
 from holdfast.train.parallel import data_parallel, spread
-from tests.more import sample
+from tests.more import sample, thinned
 from tests.patience import PATIENCE_S
 from tests.train.forks import FORKS
 from tests.train.test_huge_pages import is_asked
@@ -131,7 +131,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", thinned(OPTIONS, 2), ids=str)
 @pytest.mark.parametrize("world_size", sample([3], [2]))
 def test_a_fresh_worker_finds_the_gradients_an_old_one_would(
     tmp_path: Path, world_size: int, options: dict[str, Any]
@@ -139,7 +139,7 @@ def test_a_fresh_worker_finds_the_gradients_an_old_one_would(
     on_every_rank(tmp_path, world_size, steps_are_alike, **options)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", thinned(OPTIONS, 2), ids=str)
 def test_gradients_are_those_of_plain_ddp(tmp_path: Path, options: dict[str, Any]) -> None:
     on_every_rank(tmp_path, 2, as_ddp, **options)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.more import MORE, sample
+from tests.more import MORE, sample, thinned
 from tests.train.layouts import SHARDABLE, WORLDS, Fleet, Net
 
 STEP = 7
@@ -78,7 +78,7 @@ def some(old: str) -> list[str]:
     return SHARDABLE if MORE else [(SHARDABLE * 2)[SHARDABLE.index(old) + 5]]
 
 
-@pytest.mark.parametrize("old", SHARDABLE)
+@pytest.mark.parametrize("old", thinned(SHARDABLE, 2))
 def test_a_layout_loads_into_others_from_shared_storage(saved: Saved, old: str) -> None:
     fleet = saved(old)
     for new in some(old):

@@ -28,6 +28,7 @@ from tests.drivers.kubernetes.settings import (
     leaves,
     with_value,
 )
+from tests.more import thinned
 
 Place = tuple[Engine, Mode]
 PLACES = sorted(limits.EVERYWHERE)
@@ -105,7 +106,7 @@ class Made(NamedTuple):
         return "file" if mode == "managed" and _from_file(self.path, engine) else "dropped"
 
 
-@pytest.fixture(scope="module", params=SETTINGS)
+@pytest.fixture(scope="module", params=thinned(SETTINGS, 3))
 def made(request: pytest.FixtureRequest) -> Made:
     """Each setting, once for all tests: making it takes longer than looking at it."""
     requests = {place: with_setting(request.param, *place) for place in PLACES}

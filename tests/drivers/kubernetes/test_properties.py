@@ -28,7 +28,7 @@ from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import ENGINES, Engine, Mode
 from tests.drivers.kubernetes.schemas import problems
 from tests.drivers.kubernetes.settings import SETTINGS, with_value
-from tests.more import examples
+from tests.more import examples, thinned
 
 Keys = dict[str, Any]
 MODES: tuple[Mode, ...] = ("managed", "plain")
@@ -229,7 +229,7 @@ def test_a_stock_job_has_only_the_traps_of_its_kind() -> None:
     }
 
 
-@pytest.mark.parametrize("path", SETTINGS)
+@pytest.mark.parametrize("path", thinned(SETTINGS, 3))
 def test_every_setting_is_rendered_soundly(path: str) -> None:
     """On the engines that honour it, one after the other over all settings."""
     places = sorted(place for place in limits.EVERYWHERE if limits.honours(path, *place))

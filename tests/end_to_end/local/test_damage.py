@@ -42,6 +42,7 @@ def flip_everywhere(path: Path) -> int:
     return flipped
 
 
+@long
 def test_a_corrupted_snapshot_is_found_and_replaced_by_the_copies_of_others(home: Path) -> None:
     args = ["--steps", "80"]
     job = small(home, args=args, snapshots={"every_steps": 1000}).start()

@@ -78,6 +78,7 @@ def test_jax_finds_the_job_on_cold_workers_and_within_another_scheduler(home: Pa
     assert "2 processes, from step 0" in job.said()
 
 
+@long
 def test_xgboost_goes_on_with_the_booster_it_had(home: Path) -> None:
     needs("xgboost")
     job = example(home, "xgboost", "--rounds", "100000", "--rows", "200").start()

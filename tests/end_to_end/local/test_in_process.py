@@ -78,6 +78,7 @@ def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
     assert "1 worker keeps its process" in holdfast(*why).stdout
 
 
+@long
 def test_a_survivor_that_does_not_leave_its_step_is_replaced(home: Path) -> None:
     asleep = ("--sleepy-rank", "0", "--sleepy-step", "8")
     recovery = {"restart_grace_s": 1.0}
@@ -92,6 +93,7 @@ def test_a_survivor_that_does_not_leave_its_step_is_replaced(home: Path) -> None
     assert "KeepProcesses" not in actions(job, 0)
 
 
+@long
 def test_who_does_not_know_of_a_snapshot_that_all_have_is_replaced(home: Path) -> None:
     """That of the first step may not have come to all: then who is kept has nothing to go on from,
     and fails in the next attempt."""

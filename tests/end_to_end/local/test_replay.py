@@ -19,6 +19,7 @@ from tests.warm import holdfast
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
+@long
 def test_a_loss_that_was_nan_once_is_known_to_have_passed(home: Path) -> None:
     bad = ["--bad", "loss", "--bad-rank", "0", "--bad-step", "12"]
     tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}

@@ -81,7 +81,7 @@ def played(
     asyncio.run(play())
 
 
-@engines("pods", "jobset", "trainjob", "mpijob", "volcano", when_asked=("job", "pytorchjob"))
+@engines("pods", "jobset", "trainjob", when_asked=("mpijob", "volcano", "job", "pytorchjob"))
 def test_a_job_trains_to_its_end_and_the_engine_knows(engine: Engine, tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         status = await site.ends("succeeded")
