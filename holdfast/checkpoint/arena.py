@@ -114,6 +114,7 @@ class Cell:
         self._ahead: tuple[CellHeader, Future[int]] | None = None
         self._touching: Future[None] | None = None
         self._mapped_ahead: int | None = None  # of how many bytes `map_ahead` has mapped the pages
+        self._ready = False  # whether what is mapped was, or is being, touched and prepared
         self.memory = memoryview(b"")
 
     def reserve(self, payload_bytes: int, *, touch: bool = True) -> None:
@@ -130,17 +131,23 @@ class Cell:
             _touch(self.memory, present)
 
     def reserve_beside(
-        self, payload_bytes: int, pool: ThreadPoolExecutor, prepare: Callable[[memoryview], None]
+        self,
+        payload_bytes: int,
+        least_bytes: int,
+        pool: ThreadPoolExecutor,
+        prepare: Callable[[memoryview], None],
     ) -> None:
-        """Make room for a payload. `pool` touches its pages, then calls `prepare` with the memory;
-        `begin` waits for that. Of what was mapped ahead only what is missing is touched."""
+        """Make room for a payload, unless there is some for `least_bytes`. `pool` touches its
+        pages, then calls `prepare` with the memory; `begin` waits for that. Of what was mapped
+        ahead only what is missing is touched."""
         ahead, self._mapped_ahead = self._mapped_ahead, None
-        if payload_bytes > self._room:
-            present = self._map(payload_bytes)
-            self._touching = pool.submit(_made_ready, self.memory, 0, present, prepare)
-        elif ahead is not None:
-            present = len(self.memory)
-            self._touching = pool.submit(_made_ready, self.memory, ahead, present, prepare)
+        if least_bytes > self._room:
+            ahead, present = None, self._map(payload_bytes)
+        else:
+            present = self._present_bytes()
+        if not self._ready:
+            self._touching = pool.submit(_made_ready, self.memory, ahead or 0, present, prepare)
+        self._ready = True
 
     def map_ahead(self, stops: Callable[[], bool]) -> None:
         """Map the pages that are there, until it `stops`: who waits for a rank has the time, and
@@ -169,6 +176,7 @@ class Cell:
             os.ftruncate(self._fd, self._offset + length)
         self.memory = memoryview(mmap.mmap(self._fd, length, offset=self._offset))
         self._room = length - HEADER_BYTES
+        self._ready = False
         return present
 
     @property
@@ -312,19 +320,23 @@ class Arena:
         sizes: Mapping[StatePart, int],
         slots: int,
         prepare: Callable[[memoryview], None] = lambda _: None,
+        least: Mapping[StatePart, int] | None = None,
     ) -> None:
         """Make room for payloads of these sizes, in the first `slots` cells of each part. A thread
         touches the pages and calls `prepare` with the memory of each cell, in time for its `begin`:
-        what comes first here, a restore and a step, need not wait for that.
+        what comes first here, a restore and a step, need not wait for that. A cell that is mapped
+        and has room for `least` stays as it is: to map it anew costs a fault for each of its pages.
 
         Raises `Error` (snapshot-too-large) where the machine lacks the memory for all of it.
         """
         wanted = {part: self._by_turn(part, slots) for part in sizes}
-        _require(sum(cell.lacks(sizes[part]) for part, cells in wanted.items() for cell in cells))
+        enough = least or sizes
+        lacking = [(p, c) for p, cells in wanted.items() for c in cells if c.lacks(enough[p])]
+        _require(sum(cell.lacks(sizes[part]) for part, cell in lacking))
         pool = ThreadPoolExecutor(1, thread_name_prefix="touch")
         for turn in zip(*wanted.values(), strict=True):
-            for size, cell in sorted(zip(sizes.values(), turn, strict=True), key=lambda p: p[0]):
-                cell.reserve_beside(size, pool, prepare)
+            for part, cell in sorted(zip(wanted, turn, strict=True), key=lambda p: sizes[p[0]]):
+                cell.reserve_beside(sizes[part], enough[part], pool, prepare)
         pool.shutdown(wait=False)
 
     def _by_turn(self, part: StatePart, slots: int) -> list[Cell]:

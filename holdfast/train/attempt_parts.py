@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.arena_ahead import arena_of
+from holdfast.checkpoint.arena_ahead import FD, arena_of
 from holdfast.checkpoint.settings import settings_in
 from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.checkpoint.streams import BackgroundCopier, background_copier
@@ -25,6 +25,11 @@ from holdfast.train.snapshots import Snapshotter, watch_optimizers
 from holdfast.train.tracked import Tracked
 
 
+def cores_of(placement: Placement) -> int:
+    """For a worker, if all on this node work at the same time."""
+    return max(1, len(os.sched_getaffinity(0)) // placement.local_world_size)
+
+
 class AttemptParts:
     """`snapshots` is None until something is tracked, and without an agent; `exchange` where there
     are no other ranks, or no snapshots."""
@@ -35,11 +40,10 @@ class AttemptParts:
         """`group` is one of ours, on which ranks talk."""
         self.placement = placement
         self._device, self._group = device, group
-        fd, storage_page = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_STORAGE_PAGE_FD")
+        fd, storage_page = descriptor(FD), descriptor("HOLDFAST_STORAGE_PAGE_FD")
         self.arena: Arena | None = None if fd is None else arena_of(fd)
         if self.arena is not None:
-            cores = len(os.sched_getaffinity(0)) // placement.local_world_size
-            self.arena.look_ahead(max(1, cores))
+            self.arena.look_ahead(cores_of(placement))
         self._storage_page = None if storage_page is None else StoragePage(storage_page)
         self.settings = settings_in()
         self.snapshots: Snapshotter | None = None
@@ -90,9 +94,12 @@ class AttemptParts:
         )
 
     def leave_off(self) -> None:
-        """The attempt is broken: nothing is written any more."""
+        """The attempt is broken: nothing is written any more, and what is there can be verified
+        until the next one begins."""
         if self.snapshots is not None:
             self.snapshots.capture.settle()
+        if self.arena is not None:
+            self.arena.look_ahead(cores_of(self.placement))
 
     def begin_again(self) -> None:
         """The environment is that of another attempt."""

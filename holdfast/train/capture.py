@@ -23,7 +23,7 @@ from holdfast.train.placement import Placement
 from holdfast.train.snapshot_writer import SnapshotWriter
 from holdfast.train.tracked import Tracked
 
-RESERVE_SLACK = 64 * 1024  # bytes: the index grows with the optimizer's state
+RESERVE_SLACK = 64 * 1024  # bytes: the index grows with the optimizer's state, into half of it
 
 
 class Capture:
@@ -72,8 +72,10 @@ class Capture:
         return True
 
     def _reserve(self, lengths: Mapping[StatePart, int]) -> None:
-        sizes = {part: length + RESERVE_SLACK + length // 256 for part, length in lengths.items()}
-        self._arena.reserve(sizes, self._in_use.slots, self.writer.prepare)
+        slack = {part: RESERVE_SLACK + length // 256 for part, length in lengths.items()}
+        sizes = {part: length + slack[part] for part, length in lengths.items()}
+        least = {part: length + slack[part] // 2 for part, length in lengths.items()}
+        self._arena.reserve(sizes, self._in_use.slots, self.writer.prepare, least)
 
     # ── a snapshot ──
 

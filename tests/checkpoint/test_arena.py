@@ -319,6 +319,17 @@ def test_memory_is_found_beside_what_follows_and_is_there_when_it_is_written(fd:
     assert len(seen) == len(cells), "what is there already is not found again"
 
 
+def test_memory_that_is_mapped_only_to_be_read_is_made_ready_too(fd: int) -> None:
+    write(Arena(fd), 1, None)
+    arena, seen = Arena(fd), list[memoryview]()
+    (cell, *_) = arena.cells(StatePart.SHARED)
+    assert cell.intact()
+    for _ in range(2):
+        arena.reserve({StatePart.SHARED: 2 * SIZE}, 1, seen.append, {StatePart.SHARED: SIZE})
+        cell.begin()
+        assert seen == [cell.memory], "once, and not mapped anew"
+
+
 def test_what_fails_beside_is_raised_where_it_is_waited_for(fd: int) -> None:
     arena = Arena(fd)
 

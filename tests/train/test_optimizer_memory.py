@@ -76,3 +76,8 @@ def test_cells_do_not_grow_in_the_first_steps_nor_over_hundreds() -> None:
         snapshots.take(step)
     assert [len(cell.memory) for cell in cells] == sizes
     assert not any(cell.header() for cell in arena.cells(StatePart.SHARED)[2:]), "no third copy"
+    before = [cell.memory for cell in cells]
+    again = Snapshotter(arena, None, None, ALONE, tracked, Cadence(1, 0.05), CheckpointSettings())
+    assert again.restore() == 250
+    kept = [cell.memory is memory for cell, memory in zip(cells, before, strict=True)]
+    assert all(kept), "the next attempt maps nothing anew, though there is more to say by now"
