@@ -20,6 +20,7 @@ from holdfast.cli.source import PARTIAL, incidents_of, marked
 from holdfast.cli.status import status_of
 from holdfast.cli.tail import TICK_S, Line, Tail, prefixed
 from holdfast.errors import ExitStatus
+from holdfast.files import unusable
 
 if TYPE_CHECKING:
     from holdfast.actions import Entry, Outcome
@@ -78,7 +79,14 @@ def run_shown(
     with output_shown(folder, job.logs.terminal, stream, from_now=resumed):
         with standard_error_aside():
             outcome = run(teller.hear)
-    _summary(folder, as_json)
+    try:
+        _summary(folder, as_json)
+    except OSError as error:  # it was removed meanwhile; how the job ended is known all the same
+        ended = outcome.value.replace("_", " ")
+        unread = unusable(error, f"{job.name} {ended}, but its record cannot be read")
+        if as_json:
+            raise unread from error
+        talk(str(unread))
     return status_of_outcome(outcome)
 
 

@@ -86,6 +86,22 @@ def test_json_leaves_standard_output_to_one_object(tool: Tool) -> None:
     assert "[0] hello" in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("ends", "told", "status"), [("exit 0", "succeeded", 0), ("kill -9 $$", "gave up", 5)]
+)
+def test_a_job_whose_record_was_removed_while_it_ran_still_says_how_it_ended(
+    home: Path, tool: Tool, ends: str, told: str, status: int
+) -> None:
+    words = [*tool(f"rm -rf {home}/jobs/tool; {ends}"), "--replace", "--max-restarts", "0"]
+    run = holdfast("run", *words)
+    what = f"tool {told}, but its record cannot be read"
+    assert run.returncode == status, run.stderr
+    assert f"error[path-unusable]: {what}" in run.stderr
+    assert f"{home}/jobs/tool" in run.stderr
+    run = holdfast("run", "--json", *words)
+    assert (run.returncode, json.loads(run.stdout)["error"]["what"]) == (3, what)
+
+
 def test_a_job_that_fails_says_why_and_ends_with_status_1(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text("rate = -1\nraise ValueError(f'learning rate is {rate}')\n")
