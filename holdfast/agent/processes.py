@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.agent import cleaners
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; Documentation/admin-guide/LSM/Yama.rst
 _PTRACER_ANY = (1 << 64) - 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FLAGS, _EXIT_CODE = 6, 49  # fields 9 and 52 of proc_pid_stat(5), from the third on
 _ENDS = 0x4 | 0x8 | 0x200  # PF_EXITING, PF_POSTCOREDUMP, PF_DUMPCORE of linux/sched.h
+_GROUP = 2  # the field of proc_pid_stat(5) with its process group, from the third on
 _THREADS = 17  # the field of proc_pid_stat(5) with their number, from the third on
+_TELLS_CHILDREN = Path("/proc/thread-self/children").exists()  # CONFIG_PROC_CHILDREN
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -66,15 +70,63 @@ def _prctl(option: int, value: int) -> None:
 
 def signal_group(pid: int, sig: int) -> None:
     """Signal the process group `pid` leads, and `pid` itself if it has moved to another group.
+    SIGKILL spares the cleaners in it.
 
     Only for a child that has not been reaped.
     """
+    if sig == signal.SIGKILL and cleaners.among(_group(pid)):
+        _kill_all_but_cleaners(pid)
+        return
     try:
         os.killpg(pid, sig)
         if os.getpgid(pid) != pid:
             os.kill(pid, sig)
     except ProcessLookupError:
         signal_one(pid, sig)
+
+
+def _kill_all_but_cleaners(leader: int) -> None:
+    """One by one, until nobody is left who could have forked another meanwhile."""
+    signal_one(leader, signal.SIGKILL)
+    killed: set[int] = set()
+    while left := _group(leader) - killed:
+        left -= cleaners.among(left)
+        if not left:
+            return
+        for pid in left:
+            signal_one(pid, signal.SIGKILL)
+        killed |= left
+
+
+def _group(leader: int) -> set[int]:
+    """Live processes other than the leader of the group: below it, and below us or our parent, who
+    adopt what a dead one leaves."""
+    if not _TELLS_CHILDREN:
+        return {pid for pid in pids() if pid != leader and _is_in_group(pid, leader)}
+    found: set[int] = set()
+    todo = _children(leader) | _children(os.getpid()) | _children(os.getppid())
+    while todo:
+        pid = todo.pop()
+        if pid != leader and pid not in found and _is_in_group(pid, leader):
+            found.add(pid)
+            todo |= _children(pid)
+    return found
+
+
+def _is_in_group(pid: int, leader: int) -> bool:
+    at = _stat(pid)
+    return bool(at) and at[0] not in b"ZX" and int(at[_GROUP]) == leader
+
+
+def _children(pid: int) -> set[int]:
+    """As the kernel tells them: one small file per thread, instead of the whole machine."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                listed = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                found.update(map(int, listed.split()))
+    return found
 
 
 def signal_one(pid: int, sig: int) -> None:
@@ -191,12 +243,4 @@ def descendants(pid: int, spared: frozenset[int] = frozenset()) -> set[int]:
 
 def has_stray_children(spared: frozenset[int]) -> bool:
     """Whether we have children other than `spared`: cheap, one small file per thread of ours."""
-    own = Path("/proc/self/task")
-    for thread in os.listdir(own):
-        try:
-            listed = (own / thread / "children").read_text()
-        except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN: assume the worst
-            return True
-        if {int(word) for word in listed.split()} - spared:
-            return True
-    return False
+    return not _TELLS_CHILDREN or bool(_children(os.getpid()) - spared)

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from holdfast.agent import node_memory
+from holdfast.agent import cleaners, node_memory
 from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.node_end import NodeEnd
@@ -41,7 +41,7 @@ async def end_processes(processes: NodeProcesses, node: str) -> None:
     if not await until(lambda: processes.closed, CLOSE_S):
         processes.kill()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_S):
+        async with asyncio.timeout(cleaners.GRACE_S + CLOSE_S):
             await end_strays(frozenset)
     kill_carriers(node)
     node_memory.forget(node)

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from holdfast.agent import processes
+from holdfast.agent import cleaners, processes
 from holdfast.agent.notes import note
 
 PAUSE_S = 0.005
@@ -19,11 +19,14 @@ SAY_AFTER_S = 10.0
 
 
 async def end_strays(spared: Callable[[], frozenset[int]]) -> None:
-    """Kill every process below us until none is left, but `spared()` and what is below those."""
-    said_at = time.monotonic() + SAY_AFTER_S
+    """Kill every process below us until none is left, but `spared()` and what is below those.
+    Cleaners are waited for."""
+    began = time.monotonic()
+    said_at = began + SAY_AFTER_S
     while processes.has_stray_children(spared()):
         left = processes.descendants(os.getpid(), spared())
-        for pid in left:
+        cleaning = time.monotonic() < began + cleaners.GRACE_S
+        for pid in left - (cleaners.among(left) if cleaning else set()):
             processes.signal_one(pid, signal.SIGKILL)
         if left and time.monotonic() > said_at:
             note(f"agent: processes {sorted(left)} do not exit")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.agent import node_memory
+from holdfast.agent import cleaners, node_memory
 from holdfast.agent.processes import pids
 from holdfast.drivers.nodes import FOLDER_VARIABLE, NODE_VARIABLE, KnownNode, known_nodes
 from holdfast.errors import Error
@@ -131,12 +131,15 @@ def say_stuck(fenced: Fenced) -> None:
 
 
 def _kill(find: Callable[[], dict[int, str]]) -> Fenced:
+    """Cleaners end by themselves, once the others are gone."""
     killed: dict[int, str] = {}
-    deadline = time.monotonic() + KILL_TIMEOUT_S
+    began = time.monotonic()
+    deadline = began + KILL_TIMEOUT_S
     while left := {**find(), **{p: n for p, n in killed.items() if _lingers(p)}}:
         if time.monotonic() > deadline:
             return Fenced(len(killed), tuple(_stuck(p, n) for p, n in sorted(left.items())))
-        for pid in left:
+        cleaning = time.monotonic() < began + cleaners.GRACE_S
+        for pid in left.keys() - (cleaners.among(left) if cleaning else set()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         killed |= left
