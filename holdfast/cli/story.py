@@ -66,20 +66,26 @@ def weighed(incident: "Incident") -> list[str]:
     lines = []
     for choice in incident.choices:
         at = duration(max(0.0, choice.at - incident.started_at))
-        lines.append(f"next  after {at}, for {choice.about}: {choice.step}: {choice.reason}")
+        reason = _new_in(choice.reason, incident.summary) or choice.reason
+        lines.append(f"next  after {at}, for {choice.about}: {choice.step}: {reason}")
         for one in choice.alternatives:
             taken = one.step == choice.step
-            why = "taken" if taken else f"would do: {one.why}" if one.sufficient else one.why
+            said = _new_in(one.why, incident.summary) or one.why
+            why = "taken" if taken else f"would do: {said}" if one.sufficient else said
             lines.append(
                 f"  {'>' if taken else ' '} {one.step:<16}{duration(one.cost_s):>9}  {why}"
             )
     return lines
 
 
+def _new_in(reason: str, summary: str) -> str:
+    """A reason without what happened, which has been said."""
+    return reason.removesuffix(f": {summary}").removesuffix(summary)
+
+
 def measure(action: str, reason: str, summary: str) -> str:
     """What was done, with its reason unless that only says again what happened."""
-    again = (f": {summary}", summary)
-    why = reason.removesuffix(again[0]).removesuffix(again[1])
+    why = _new_in(reason, summary)
     match action:
         case "StopAttempt":
             return ""  # goes without saying: it comes before everything else

@@ -237,7 +237,7 @@ LOADER_KILLED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\)"
     r"(?: is killed by signal: (?P<signal>[^.]+)\.| exited unexpectedly(?! with exit code))"
 )
-LOADER_SHM = "out of shared memory"
+LOADER_SHM = re.compile(r"out of shared memory|unable to allocate shared memory\(shm\)")
 
 
 LEFT = ("exited-early", "exited-silently")  # of these each rank is one of its own
@@ -421,6 +421,8 @@ def _cause_of_exception(error: WorkerError) -> str:
 def _cause_of_message(error: WorkerError) -> str:
     if says_so(error):
         return "collective-mismatch"
+    if LOADER_SHM.search(error.message):
+        return "out-of-memory"
     if error.type == "RuntimeError" and LOADER_KILLED.search(error.message):
         return "worker-killed"
     if MEMORY.search(error.message):
@@ -477,6 +479,8 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "out-of-memory" if exited.oom:
             whom = f"{who} was" if exited.error is None else f"A data loader process of {who} was"
             return f"{whom} killed by the kernel's out-of-memory killer ({exited.oom})."
+        case "out-of-memory" if exited.error is not None:
+            return f"{who} failed with {_said(exited.error)}{_loader_hint(exited.error)}"
         case "finished":
             return f"{who} had completed all its steps."
         case "exited-early":
@@ -510,7 +514,7 @@ def _loader_hint(error: WorkerError) -> str:
     said = [match.group("signal") for match in LOADER_KILLED.finditer(error.traceback)]
     found = LOADER_KILLED.search(error.message)
     name = next(filter(None, [*said, found.group("signal") if found else None]), None)
-    if LOADER_SHM in error.message or name == "Bus error":
+    if LOADER_SHM.search(error.message) or name == "Bus error":
         return "; /dev/shm of the node is too small for num_workers (resources.shm, --shm-size)"
     if name == "Killed":
         return "; possibly by the kernel's out-of-memory killer"

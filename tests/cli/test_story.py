@@ -126,6 +126,21 @@ def test_what_was_weighed_is_told_with_its_cost_and_why_it_was_not_taken() -> No
     ]
 
 
+def test_what_was_weighed_does_not_tell_for_each_step_again_what_happened() -> None:
+    why = f"the same error repeated at the same place without progress: {SUMMARY}"
+    weighed = (
+        Alternative(step="restart", cost_s=0.51, sufficient=False, why=why),
+        Alternative(step="wait", cost_s=2.6, sufficient=False, why=SUMMARY),
+        Alternative(step="give-up", cost_s=3600.0, sufficient=True, why=why),
+    )
+    made = Choice(at=0.0, about="attempt 2", cause="worker-exception", step="give-up", reason=why,
+                  alternatives=weighed)  # fmt: skip
+    told = story.weighed(incident(choices=(made,)))
+    assert told[0].endswith("give-up: the same error repeated at the same place without progress")
+    assert told[1].endswith(" the same error repeated at the same place without progress")
+    assert told[2].endswith(f" {SUMMARY}"), "it would have no reason at all"
+
+
 def test_how_the_nodes_were_is_told_and_no_output_twice() -> None:
     failed = RankEvidence(rank=1, ended="signal 9", page="step 3 done 1.0 s ago", output=("bye",))
     other = RankEvidence(rank=0, output=("waits",))

@@ -62,6 +62,12 @@ SYMPTOMS = sorted(
     for p in RECORDED.glob("*.txt")
     if p.stem not in ("out_of_memory_cpu", "port_taken", "loader_worker_raised", BARRIER)
 )
+SMALL_SHM = raised(
+    "RuntimeError",
+    "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
+    "last):\nRuntimeError: unable to allocate shared memory(shm) for file "
+    "</torch_27230_2098510709_0>: No space left on device (28)",
+)
 NETWORK = "torch.distributed.DistNetworkError"
 BACKEND = "torch.distributed.DistBackendError"
 NCCL_PEER_LOST = (  # as users report them
@@ -136,6 +142,7 @@ CASES = [
     ("finished", exited(code=0, finished=True)),
     ("out-of-memory", exited(error=recorded("out_of_memory_cpu"))),
     ("out-of-memory", exited(error=raised("torch.OutOfMemoryError", "CUDA out of memory."))),
+    ("out-of-memory", exited(error=SMALL_SHM)),
     ("device-error", exited(error=raised("torch.AcceleratorError", "CUDA error: unspecified"))),
     (
         "worker-exception",
@@ -167,6 +174,11 @@ def test_one_exit_has_the_cause_it_shows(cause: str, one: WorkerExited) -> None:
     assert verdict.chosen is one
     assert verdict.also_failed == 0
     assert verdict.summary.startswith("Rank 0 ")
+
+
+def test_a_small_shared_memory_is_named_where_it_is_not_enough() -> None:
+    summary = weigh([exited(error=SMALL_SHM)]).summary
+    assert "/dev/shm of the node is too small" in summary and "resources.shm" in summary
 
 
 def test_every_cause_of_an_exit_is_in_the_table_above() -> None:

@@ -14,6 +14,7 @@ HOST = (
     signature(
         "loader-shared-memory",
         r"DataLoader worker .*(?:Bus error|out of shared memory)|"
+        r"unable to allocate shared memory\(shm\)|"
         r"unable to (?:write to file|open shared memory object|mmap \d+ bytes from file) </?torch_",
         Blame.CONFIGURATION,
         "/dev/shm is too small for the batches that data loader workers hand over.",
