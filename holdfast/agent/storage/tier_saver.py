@@ -3,9 +3,10 @@
 Workers have agreed which snapshot is for which tier; it stands in the header of its cells. When all
 ranks of the node have it whole and sealed, each writes its part, straight from the arena; the node
 of rank 0 (on the disk of a node: each node) waits until all ranks of the world are there, commits,
-and thins the history. What fails is tried again, later and later, as long as the snapshot is there;
-training only ever sees numbers on its storage page. One thread for each tier, so that a slow one
-holds up no other.
+and thins the history. Snapshots are saved in the order in which they were taken, except for an
+urgent one; one that another node has left out is given up. What fails is tried again, later and
+later, as long as the snapshot is there; training only ever sees numbers on its storage page. One
+thread for each tier, so that a slow one holds up no other.
 """
 
 import threading
@@ -63,23 +64,26 @@ class SaveTask(NamedTuple):
         return all(header is not None and header.key == self.key for header in found)
 
 
-def find_task(
+def find_tasks(
     arenas: Sequence[Arena], infos: Sequence[WorkerInfo | None], tier: Tier
-) -> SaveTask | None:
-    """The newest snapshot of this attempt that all ranks here have whole, sealed, for this tier."""
+) -> list[SaveTask]:
+    """The snapshots of this attempt that all ranks here have whole, sealed, for this tier; the
+    oldest first."""
     known = [info for info in infos if info is not None]
     if len(known) != len(arenas) or len({info.attempt for info in known}) != 1:
-        return None
+        return []
     keys = [_for_tier(arena, known[0].attempt, tier) for arena in arenas]
-    key = max(frozenset.intersection(*keys), default=None)
-    if key is None:
-        return None
+    tasks = (_whole(arenas, key, known) for key in sorted(frozenset.intersection(*keys)))
+    return [task for task in tasks if task is not None]
+
+
+def _whole(arenas: Sequence[Arena], key: Key, infos: Sequence[WorkerInfo]) -> SaveTask | None:
     cells = [{part: arena.find(part, key) for part in OWN} for arena in arenas]
     whole = [{p: cell for p, cell in found.items() if cell and cell.sealed()} for found in cells]
     if any(len(found) != len(OWN) for found in whole):
         return None
     header = whole[0][StatePart.PRIVATE].header()
-    return header and SaveTask(key, SnapshotFlag(header.flags), tuple(whole), tuple(known))
+    return header and SaveTask(key, SnapshotFlag(header.flags), tuple(whole), tuple(infos))
 
 
 def _for_tier(arena: Arena, attempt: int, tier: Tier) -> frozenset[Key]:
@@ -128,6 +132,7 @@ class TierSaver:
         self._attempt = 0  # of the newest worker infos: what older ones save does not count
         self._failures = 0
         self._urgent: Key | None = None  # newest snapshot that comes before all others
+        self._newest: Key | None = None  # that is to be saved
         self.read: Key | None = None  # newest snapshot that this tier does not read any more
         self.settled: Key | None = None  # newest one that is committed, or given up
         self.committed: Key | None = None
@@ -145,14 +150,20 @@ class TierSaver:
     def look(self, arenas: Sequence[Arena], infos: Sequence[WorkerInfo | None]) -> None:
         """Begin to save what is to be saved."""
         self._attempt = max((r.attempt for r in infos if r is not None), default=0)
-        task = find_task(arenas, infos, self.tier)
-        if task is not None and task.flags & SnapshotFlag.URGENT:
-            self._urgent = task.key
-        if self.busy:
-            return
-        if task is not None and (self.settled is None or task.key > self.settled):
+        tasks = find_tasks(arenas, infos, self.tier)
+        if tasks:
+            self._newest = tasks[-1].key
+            if tasks[-1].flags & SnapshotFlag.URGENT:
+                self._urgent = tasks[-1].key
+        if not self.busy and (task := self._next(tasks)) is not None:
             self._thread = threading.Thread(target=self._save, args=(task,), daemon=True)
             self._thread.start()
+
+    def _next(self, tasks: Sequence[SaveTask]) -> SaveTask | None:
+        """A process that has saved nothing yet cannot tell which older ones had been."""
+        if self.settled is None or (tasks and tasks[-1].flags & SnapshotFlag.URGENT):
+            tasks = tasks[-1:]
+        return next((t for t in tasks if self.settled is None or t.key > self.settled), None)
 
     def newest_attempt(self) -> int:
         """The newest attempt that has begun there; 0 for none. Waits for storage that does not
@@ -266,12 +277,25 @@ class TierSaver:
                 return manifest
             else:
                 missing = {0}
+            if self._left_out(store, task, missing):
+                return None
             if time.monotonic() > end:
                 why = f"ranks {sorted(missing)[:8]} have not saved their part in {OTHERS_S:g} s"
                 raise save.incomplete(store, task.key, why)
             time.sleep(pause)
             pause = min(1.5 * pause, POLL_MAX_S)
         return None
+
+    def _left_out(self, store: CheckpointStore, task: SaveTask, missing: set[int]) -> bool:
+        """Whether a rank that is waited for has saved a newer one instead: its storage process had
+        been restarted."""
+        newer = self._newest
+        if newer is None or newer <= task.key:
+            return False
+        left_out = bool(missing - save.lacking(store, newer, missing))
+        if left_out:
+            note(f"storage: {self._named}: step {task.key.step} is given up: a node left it out")
+        return left_out
 
     def _thin(self, store: CheckpointStore) -> None:
         """The history is thinned after the commit, and must not undo it when that fails."""

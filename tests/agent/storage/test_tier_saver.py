@@ -1,14 +1,17 @@
 """Durable checkpoints are written by storage processes alone, and survive what happens to these."""
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.agent.storage import protocol
-from holdfast.checkpoint import catalog
+from holdfast.agent.storage.tier_saver import TierSaver
+from holdfast.checkpoint import catalog, upkeep
 from holdfast.checkpoint.arena import StatePart
 from holdfast.checkpoint.folder import FolderStore
 from holdfast.checkpoint.key import Key
@@ -16,6 +19,7 @@ from holdfast.checkpoint.storage_page import SaveStatus
 from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from tests.agent.controller_stub import until
 from tests.agent.storage.site import ROUNDS, Site, ring, sites, snapshot
+from tests.patience import PATIENCE_S
 
 SIZE = 20 << 20
 
@@ -30,11 +34,17 @@ def saving(folder: Path, count: int = 2, tier: Tier = Tier.SHARED, **place: obje
         yield made, FolderStore(str(folder))
 
 
-def take(made: list[Site], key: Key, flags: int, keep: Key | None = None, size: int = SIZE) -> None:
+def take(
+    made: list[Site], key: Key, flags: int, keep: Key | None = None, size: int = SIZE,
+    *, sealed: bool = False,
+) -> None:  # fmt: skip
     """One snapshot of all ranks, as agreed."""
     for rank, site in enumerate(made):
         for part in (StatePart.SHARED, StatePart.PRIVATE):
-            snapshot(site.arenas[0], key, rank, len(made), size, keep=keep, flags=flags, part=part)
+            snapshot(
+                site.arenas[0], key, rank, len(made), size, keep=keep, flags=flags, part=part,
+                sealed=sealed,
+            )  # fmt: skip
 
 
 def saved(site: Site, tier: Tier = Tier.SHARED) -> SaveStatus:
@@ -173,6 +183,59 @@ def test_killed_at_any_moment_of_a_save_the_next_process_finishes_it(
             made[victim].start()
             for site in made:
                 until(lambda s=site, n=step: saved(s).step == n, "it is committed")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("restarted", [0, 1])
+def test_what_a_restarted_process_leaves_out_is_not_waited_for(
+    tmp_path: Path, restarted: int
+) -> None:
+    with saving(tmp_path) as (made, store):
+        ring(made)
+        made[restarted].kill()
+        take(made, Key(1, 1), SnapshotFlag.SHARED, size=4096)
+        page = made[1 - restarted].storage_pages[0]
+        until(lambda: page.released == Key(1, 1), "the other one has written its part")
+        take(made, Key(1, 2), SnapshotFlag.SHARED, Key(1, 1), size=4096)
+        made[restarted].start()
+        for site in made:
+            until(lambda s=site: saved(s).step == 2, "the newer one is committed")  # type: ignore[misc]
+        assert [one.step for one in catalog.committed(store)] == [2]
+
+
+def test_while_the_history_is_thinned_no_snapshot_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them may be that of the last step, and the one before may have a name."""
+    go_on = threading.Event()
+    thinned = upkeep.prune
+
+    def slow(*words: Any, **named: Any) -> upkeep.Pruned:
+        assert go_on.wait(PATIENCE_S)
+        return thinned(*words, **named)
+
+    monkeypatch.setattr(upkeep, "prune", slow)
+    place = protocol.DurablePlace(
+        tier=Tier.SHARED, where=str(tmp_path), keep=9, max_bytes_per_s=None
+    )
+    with sites(1) as [site]:
+        ring([site])
+        site.kill()
+        saver = TierSaver(place, "job", site.storage_pages, lambda _news: None)
+        infos = [site.storage_pages[0].info()]
+
+        def look(settled: Key | None) -> bool:
+            saver.look(site.arenas, infos)
+            return saver.settled == settled and not saver.busy
+
+        take([site], Key(1, 1), SnapshotFlag.SHARED, size=4096, sealed=True)
+        saver.look(site.arenas, infos)
+        until(lambda: saver.committed == Key(1, 1), "the first one is committed")
+        take([site], Key(1, 2), SnapshotFlag.SHARED, Key(1, 1), size=4096, sealed=True)
+        take([site], Key(1, 3), SnapshotFlag.SHARED, Key(1, 2), size=4096, sealed=True)
+        saver.look(site.arenas, infos)
+        go_on.set()
+        until(lambda: look(Key(1, 3)), "all are saved")
+    assert [one.step for one in catalog.committed(FolderStore(str(tmp_path)))] == [3, 2, 1]
 
 
 def test_an_urgent_snapshot_is_reported_safe_where_it_survives(tmp_path: Path) -> None:
