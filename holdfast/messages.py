@@ -130,6 +130,10 @@ class Fact(Message, frozen=True, kw_only=True):
     event: AgentFact
 
 
+SAVES = "saving"
+"""The phase of a worker whose process has ended well, while its last snapshot is being saved."""
+
+
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The newest look at one worker's progress page."""
 

@@ -19,7 +19,7 @@ from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.pauses import Pauses
 from holdfast.agent.workers import Worker
 from holdfast.events import Milestone
-from holdfast.messages import Report, WorkerReport
+from holdfast.messages import SAVES, Report, WorkerReport
 
 REPEAT_S = 5.0  # at least, where nothing changes
 LOOK_SOON_S = 0.02  # while an attempt comes up
@@ -78,7 +78,9 @@ class ProgressWatch:
             if worker.assignment is not None:
                 told = worker.page.report(worker.assignment.rank, worker.pid, now)
                 kept = _memory_of(self._arenas[worker.local_rank])
-                yield msgspec.structs.replace(told, snapshot_bytes=kept)
+                saves = worker.death is not None and worker.death.exit_code == 0
+                phase = SAVES if saves else told.phase
+                yield msgspec.structs.replace(told, snapshot_bytes=kept, phase=phase)
 
     @property
     def records_count(self) -> int:

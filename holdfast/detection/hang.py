@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from holdfast.events import HangSuspected, Milestone, in_rows
-from holdfast.messages import Report, WorkerReport
+from holdfast.messages import SAVES, Report, WorkerReport
 
 FLOOR_S = 2.0  # nobody is suspected earlier
 SECTION = "section"  # a stretch that the script has named, because it may take long
@@ -34,7 +34,7 @@ KEPT = 512  # step times that the median is taken of
 SHORT_ROW = 32  # steps among which one long pause can be told from many steps
 STORAGE_PHASES = ("data", "snapshot")
 STEP_PHASES = ("data", "step")
-LEFT = "finished"
+LEFT = "finished", SAVES
 ENDS = "ending"  # its script is over, and its process is not
 SHOWS_STEPS = frozenset((Milestone.ARRIVED, Milestone.STEPPED))
 TRAINS = frozenset((Milestone.FIRST_STEP, Milestone.STEPPED))
@@ -141,7 +141,7 @@ class HangWatch:
 
     def _take_in(self, worker: WorkerReport, now: float) -> None:
         rank = worker.rank
-        if worker.phase != ENDS and (worker.phase == LEFT or worker.progress.finished):
+        if worker.phase != ENDS and (worker.phase in LEFT or worker.progress.finished):
             self._moved[rank] = math.inf
             return
         step, ended_at = _newest_step(worker, now)

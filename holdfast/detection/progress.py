@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.events import Milestone, MilestoneReached, Progress, Progressed
-from holdfast.messages import Report, WorkerReport
+from holdfast.messages import SAVES, Report, WorkerReport
 
 EVERY_S = 5.0  # between two tellings of progress, at first
 LAST_EVERY_S = 60.0  # and at last: the journal of a job that trains for months has to stay small
 SLOWER = 1 / 120  # of the attempt's age
 ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
 BY_ONE = (Milestone.OUTPUT, Milestone.STEPPED)  # one rank is enough for these
-LEFT = "finished", "ending"  # what a worker says it does once it has left its loop
+LEFT = "finished", "ending", SAVES  # what a worker says it does once it has left its loop
 FRESH_S = 12.0  # for what a rank says that it does; it is repeated in less than half of that
 COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
 

@@ -13,7 +13,7 @@ from holdfast.controller.state import Node, TierRecord
 from holdfast.drivers.otlp import ids
 from holdfast.goodput.ledger import Ledger
 from holdfast.masking import MASK, SECRET_NAME
-from holdfast.messages import WorkerReport
+from holdfast.messages import SAVES, WorkerReport
 from holdfast.page import spelled
 from holdfast.status import (
     Copies,
@@ -75,7 +75,7 @@ def job_status(
         **_snapshots(workers),
         controller=controller,
         outcome=str(state.outcome) if state.outcome else None,
-        why=state.standstill or _slow(state) or state.why,
+        why=_saves(workers) or state.standstill or _slow(state) or state.why,
         checkpoints=_checkpoints(state, first.tier_every_s if first else ()),
         copies=_copies(state),
         size=state.size if state.limits.elastic else None,
@@ -133,6 +133,12 @@ def _shown(sets: Mapping[str, str]) -> dict[str, str]:
     """Whoever may see the status may not see what is secret."""
     secret = {k for k in sets if k.startswith(ENV) and SECRET_NAME.search(k.removeprefix(ENV))}
     return {k: MASK if k in secret else v for k, v in sets.items()}
+
+
+def _saves(workers: Mapping[int, WorkerReport]) -> str:
+    """What a job waits for that has nothing left to train."""
+    all_do = bool(workers) and all(worker.phase == SAVES for worker in workers.values())
+    return "all workers have ended; their last checkpoint is being saved" if all_do else ""
 
 
 def _slow(state: State) -> str:

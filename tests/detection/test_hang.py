@@ -17,7 +17,7 @@ from holdfast.detection.hang import (
     HangWatch,
 )
 from holdfast.events import HangSuspected, Milestone, Progress, each_of
-from holdfast.messages import Report, WorkerReport
+from holdfast.messages import SAVES, Report, WorkerReport
 from tests.more import examples, long
 
 TIMEOUT_S = 600.0
@@ -311,6 +311,16 @@ def test_until_its_script_has_ended_and_its_process_does_not() -> None:
     job.phase = dict.fromkeys(job.phase, "ending")
     job.pass_by(60.0)
     assert job.suspicions and job.suspicions[0].ago_s < 30.0
+
+
+def test_who_has_ended_and_whose_last_step_is_still_being_saved_stands_still_for_good() -> None:
+    job = Job()
+    job.trains(100)
+    job.phase = dict.fromkeys(job.phase, "ending")
+    job.finished = True
+    job.phase = dict.fromkeys(job.phase, SAVES)
+    job.pass_by(1000.0)
+    assert job.suspicions == []
 
 
 def plain(steps: int, *reached: Milestone) -> Report:

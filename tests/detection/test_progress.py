@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.detection import ProgressReducer
 from holdfast.events import Milestone, MilestoneReached, Progress, Progressed
-from holdfast.messages import Report, WorkerReport
+from holdfast.messages import SAVES, Report, WorkerReport
 from tests.more import examples
 
 
@@ -83,7 +83,7 @@ def test_for_how_long_nothing_ran_is_told_once_also_where_no_steps_are_reported(
     assert ranks.observe(report(slept), 180.0) == []
 
 
-@pytest.mark.parametrize("phase", ["finished", "ending"])
+@pytest.mark.parametrize("phase", ["finished", "ending", SAVES])
 def test_a_rank_trains_if_it_says_so_now_and_has_not_left_its_loop(phase: str) -> None:
     four = reducer(4)
     left = msgspec.structs.replace(worker(1, 7), phase=phase)

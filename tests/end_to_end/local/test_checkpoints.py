@@ -69,6 +69,26 @@ def test_storage_that_hangs_on_one_node_costs_checkpoints_and_no_steps(home: Pat
     job.wait_end(130)
 
 
+def test_a_last_save_that_takes_longer_than_a_hang_is_waited_for(home: Path) -> None:
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 3600}}
+    recovery = {"hang_timeout_s": 3}
+    args = ["--steps", "40", "--pause", "0.03"]
+    job = small(home, args=args, checkpoints=tiers, recovery=recovery).start()
+    job.wait_step(5)
+    stopped = [one for node in (0, 1) for one in storage_of(job.agent(job.member(node)))]
+    for storage in stopped:
+        storage.suspend()
+    saves = "all workers have ended; their last checkpoint is being saved"
+    since = job.wait_until(lambda s: s.why == saves, "all workers have ended").wall_s
+    then = job.wait_until(lambda s: s.wall_s > since + 8, "longer than a hang may last")
+    assert (then.why, then.attempt, then.incidents_count) == (saves, 1, 0)
+    for storage in stopped:
+        storage.resume()
+    job.wait_end(0)
+    [kept] = catalog.committed(FolderStore(str(home.parent / "checkpoints" / job.name)))
+    assert kept.step == 40 and job.incidents() == []
+
+
 @long
 def test_lost_storage_processes_are_not_noticed_and_with_two_copies_two_nodes_may_be_lost(
     home: Path,
