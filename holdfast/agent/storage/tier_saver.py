@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.agent.notes import note
@@ -110,6 +111,15 @@ def passed(wanted: Mapping[Key, int], reached: Mapping[Tier, Key | None]) -> Key
     return newest
 
 
+@dataclass(slots=True)
+class Seen:
+    """What workers have in memory and say, as of the last look."""
+
+    attempt: int = 0  # the newest: what older ones save does not count
+    newest: Key | None = None  # snapshot that is to be saved
+    urgent: Key | None = None  # likewise, and before all others
+
+
 class TierSaver:
     """One tier of this node. `look` starts what is due and never waits."""
 
@@ -129,10 +139,8 @@ class TierSaver:
         self._thread: threading.Thread | None = None
         self._parts: list[RankPart] = []  # of the snapshot that is being saved
         self._previous = PreviousParts(place.fresh, len(storage_pages))
-        self._attempt = 0  # of the newest worker infos: what older ones save does not count
+        self._seen = Seen()
         self._failures = 0
-        self._urgent: Key | None = None  # newest snapshot that comes before all others
-        self._newest: Key | None = None  # that is to be saved
         self.read: Key | None = None  # newest snapshot that this tier does not read any more
         self.settled: Key | None = None  # newest one that is committed, or given up
         self.committed: Key | None = None
@@ -149,12 +157,12 @@ class TierSaver:
 
     def look(self, arenas: Sequence[Arena], infos: Sequence[WorkerInfo | None]) -> None:
         """Begin to save what is to be saved."""
-        self._attempt = max((r.attempt for r in infos if r is not None), default=0)
+        self._seen.attempt = max((r.attempt for r in infos if r is not None), default=0)
         tasks = find_tasks(arenas, infos, self.tier)
         if tasks:
-            self._newest = tasks[-1].key
+            self._seen.newest = tasks[-1].key
             if tasks[-1].flags & SnapshotFlag.URGENT:
-                self._urgent = tasks[-1].key
+                self._seen.urgent = tasks[-1].key
         if not self.busy and (task := self._next(tasks)) is not None:
             self._thread = threading.Thread(target=self._save, args=(task,), daemon=True)
             self._thread.start()
@@ -220,9 +228,9 @@ class TierSaver:
 
     def _unwanted(self, task: SaveTask) -> bool:
         """A newer attempt has begun, a newer snapshot is urgent, or this one was given up."""
-        overtaken = self._urgent is not None and self._urgent > task.key
+        overtaken = self._seen.urgent is not None and self._seen.urgent > task.key
         void = self._storage_pages[0].voided == task.key
-        return overtaken or void or self._attempt > task.key.attempt
+        return overtaken or void or self._seen.attempt > task.key.attempt
 
     def _save_once(self, task: SaveTask, began: float) -> None:
         store = self._opened()
@@ -289,7 +297,7 @@ class TierSaver:
     def _left_out(self, store: CheckpointStore, task: SaveTask, missing: set[int]) -> bool:
         """Whether a rank that is waited for has saved a newer one instead: its storage process had
         been restarted."""
-        newer = self._newest
+        newer = self._seen.newest
         if newer is None or newer <= task.key:
             return False
         left_out = bool(missing - save.lacking(store, newer, missing))
