@@ -34,12 +34,18 @@ tensor = torch.zeros(1 << 14).share_memory_()
 print("made", name, flush=True)
 time.sleep(600)
 """
+
+
+def killed(controller: StubController, _agent: AgentProcess, pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    controller.exited()
+    controller.stop()
+
+
 ENDS: dict[str, Callable[[StubController, AgentProcess, int], object]] = {
-    "a killed worker": lambda controller, _agent, pid: (
-        os.kill(pid, signal.SIGKILL),
-        controller.stop(),
-    ),
-    "SIGKILL to the worker": lambda controller, _agent, _pid: controller.stop(),
+    "a killed worker": killed,
+    "SIGKILL to the worker": lambda controller, _agent, _pid: controller.stop(grace_s=0.0),
+    "SIGTERM to the worker": lambda controller, _agent, _pid: controller.stop(),
     "the end of the node": lambda _controller, agent, _pid: agent.process.terminate(),
     "a killed agent": lambda _controller, agent, _pid: agent.process.kill(),
     "all of the agent's group killed": lambda _controller, agent, _pid: os.killpg(

@@ -112,7 +112,7 @@ def passed(wanted: Mapping[Key, int], reached: Mapping[Tier, Key | None]) -> Key
 
 
 @dataclass(slots=True)
-class Seen:
+class LastLook:
     """What workers have in memory and say, as of the last look."""
 
     attempt: int = 0  # the newest: what older ones save does not count
@@ -139,7 +139,7 @@ class TierSaver:
         self._thread: threading.Thread | None = None
         self._parts: list[RankPart] = []  # of the snapshot that is being saved
         self._previous = PreviousParts(place.fresh, len(storage_pages))
-        self._seen = Seen()
+        self._seen = LastLook()
         self._failures = 0
         self.read: Key | None = None  # newest snapshot that this tier does not read any more
         self.settled: Key | None = None  # newest one that is committed, or given up
