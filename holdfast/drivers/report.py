@@ -75,7 +75,7 @@ def job_status(
         **_snapshots(workers),
         controller=controller,
         outcome=str(state.outcome) if state.outcome else None,
-        why=_saves(workers) or state.standstill or _slow(state) or state.why,
+        why=_saves(state, workers) or state.standstill or _slow(state) or state.why,
         checkpoints=_checkpoints(state, first.tier_every_s if first else ()),
         copies=_copies(state),
         size=state.size if state.limits.elastic else None,
@@ -135,9 +135,10 @@ def _shown(sets: Mapping[str, str]) -> dict[str, str]:
     return {k: MASK if k in secret else v for k, v in sets.items()}
 
 
-def _saves(workers: Mapping[int, WorkerReport]) -> str:
+def _saves(state: State, workers: Mapping[int, WorkerReport]) -> str:
     """What a job waits for that has nothing left to train."""
-    all_do = bool(workers) and all(worker.phase == SAVES for worker in workers.values())
+    runs = state.phase is Phase.RUNNING and bool(workers)
+    all_do = runs and all(worker.phase == SAVES for worker in workers.values())
     return "all workers have ended; their last checkpoint is being saved" if all_do else ""
 
 

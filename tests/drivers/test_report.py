@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from holdfast.cli.story import training
-from holdfast.controller.state import Limits, State, TierRecord
+from holdfast.controller.state import Limits, Phase, State, TierRecord
 from holdfast.drivers.report import job_status
 from holdfast.events import Progress
 from holdfast.goodput.ledger import Ledger
-from holdfast.messages import WorkerReport
+from holdfast.messages import SAVES, WorkerReport
 from holdfast.status import JobStatus, TierStatus
 
 LEDGER = Ledger(
@@ -50,6 +50,28 @@ def test_a_loss_that_is_not_finite_is_valid_json_and_told_from_none(
     status = job_status("j", state, LEDGER, controller="up", telemetry={0: page})
     said = json.loads(msgspec.json.encode(status), parse_constant=pytest.fail)
     assert (said["loss"], said["loss_is"]) == (shown, word)
+
+
+@pytest.mark.parametrize(
+    ("phase", "pages", "told"),
+    [
+        (Phase.RUNNING, [SAVES, SAVES], True),
+        (Phase.RUNNING, [SAVES, "ending"], False),
+        (Phase.RUNNING, [], False),
+        (Phase.RECOVERING, [SAVES, SAVES], False),
+    ],
+)
+def test_what_a_job_waits_for_that_has_nothing_left_to_train_is_its_last_save(
+    phase: Phase, pages: list[str], told: bool
+) -> None:
+    state = State(limits=Limits(), phase=phase)
+    state.why = "attempt 1 trains"
+    ranks = {
+        rank: WorkerReport(rank=rank, pid=1, progress=Progress(), milestones={}, phase=page)
+        for rank, page in enumerate(pages)
+    }
+    why = job_status("j", state, LEDGER, controller="up", telemetry=ranks).why
+    assert ("their last checkpoint is being saved" in why) is told
 
 
 def test_a_tier_is_shown_before_anything_is_committed_with_the_interval_of_now() -> None:
