@@ -71,7 +71,7 @@ def test_what_a_job_waits_for_that_has_nothing_left_to_train_is_its_last_save(
         for rank, page in enumerate(pages)
     }
     why = job_status("j", state, LEDGER, controller="up", telemetry=ranks).why
-    assert ("their last checkpoint is being saved" in why) is told
+    assert why is not None and ("their last checkpoint is being saved" in why) is told
 
 
 def test_a_tier_is_shown_before_anything_is_committed_with_the_interval_of_now() -> None:
