@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from holdfast.cli.story import training
-from holdfast.controller.state import Limits, Phase, State, TierRecord
+from holdfast.controller import Phase
+from holdfast.controller.state import Limits, State, TierRecord
 from holdfast.drivers.report import job_status
 from holdfast.events import Progress
 from holdfast.goodput.ledger import Ledger
