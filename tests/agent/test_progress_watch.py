@@ -7,10 +7,11 @@ from typing import Any, cast
 from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.processes import ProcessExit
 from holdfast.agent.progress_watch import LOOK_LATER_S, LOOK_SOON_S, REPEAT_S, ProgressWatch
 from holdfast.checkpoint.arena import HEADER_BYTES, Arena, StatePart
 from holdfast.events import Milestone, Progress
-from holdfast.messages import Report, WorkerReport
+from holdfast.messages import SAVES, Report, WorkerReport
 
 REPORT_S = 0.2
 ARENA = Arena.create()
@@ -28,11 +29,12 @@ class Scene:
             pace=(0, 0.0), report=self._page, milestone_words=lambda: len(self.milestones)
         )
         page.reached = lambda milestone: milestone in self.milestones
-        worker = SimpleNamespace(
-            id=1, page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3), local_rank=0
-        )
+        self.worker: Any = SimpleNamespace(
+            id=1, page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3), local_rank=0,
+            death=None,
+        )  # fmt: skip
         self.attempt: Any = SimpleNamespace(
-            workers={0: worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None
+            workers={0: self.worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None
         )
         self.watch = ProgressWatch(
             "n", cast(MetricsFile, None), cast(ControllerConnection, self.link), [ARENA]
@@ -114,6 +116,14 @@ def test_a_controller_that_is_new_hears_at_once_what_the_old_one_knew() -> None:
     scene.look(1.0)
     scene.link.welcomes += 1
     assert scene.look(REPORT_S + LOOK_LATER_S) == 1
+
+
+def test_who_has_ended_well_saves_until_that_is_told_and_who_has_failed_does_not() -> None:
+    scene = Scene()
+    for code, phase in ((1, ""), (0, SAVES)):
+        scene.worker.death = ProcessExit(1, code, None, 1.0)
+        scene.watch.last_look(cast(NodeAttempt, scene.attempt))
+        assert scene.reports[-1].workers[0].phase == phase
 
 
 def test_what_a_worker_did_last_is_reported_before_its_death_is() -> None:
