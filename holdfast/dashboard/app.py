@@ -3,10 +3,13 @@
 import asyncio
 import errno
 import os
+import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import uvicorn
@@ -67,7 +70,8 @@ def serve(fleet: Fleet, serving: Serving, say: Callable[[str], None]) -> None:
 async def serve_on(
     listener: socket.socket, fleet: Fleet, serving: Serving, say: Callable[[str], None]
 ) -> None:
-    """On a socket that listens."""
+    """On a socket that listens. Where that is ended by SIGTERM, the process ends with status 0."""
+    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it once more when it is done
     port = listener.getsockname()[1]
     name = f"[{serving.host}]" if ":" in serving.host else serving.host
     url = f"http://{name}:{port}/"
@@ -82,6 +86,12 @@ async def serve_on(
         access_log=False, server_header=False, timeout_graceful_shutdown=LAST_S,
     )  # fmt: skip
     await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    """By its default action nothing would be tidied up: there are copies of journals in a temporary
+    folder."""
+    sys.exit(0)
 
 
 def listening(serving: Serving) -> socket.socket:

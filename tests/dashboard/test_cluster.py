@@ -49,7 +49,8 @@ def test_a_job_of_a_cluster_is_shown_as_one_of_this_machine(
     recorded_job.record(folder, days=0.5, nodes=2, until=time.time(), rate=2000.0)
     asyncio.run(published(it, folder))
     config = str(it.do(lambda it: it.kubeconfig()))
-    page = ServedPage("--on", "kubernetes", KUBECONFIG=config)
+    (tmp_path / "tmp").mkdir()
+    page = ServedPage("--on", "kubernetes", KUBECONFIG=config, TMPDIR=str(tmp_path / "tmp"))
     try:
         told = json.loads(page.ask("/api/jobs/gpt")[1])
         here = records.goodput(folder, time.time())
@@ -63,8 +64,10 @@ def test_a_job_of_a_cluster_is_shown_as_one_of_this_machine(
         assert silent[0] == 500 and "controller-silent" in silent[1]
         assert page.ask("/api/jobs/other")[0] == 404
         _another_of_that_name(it, page)
+        assert list((tmp_path / "tmp").iterdir()), "there are copies of journals"
     finally:
         page.close()
+    assert page.process.returncode == 0 and not list((tmp_path / "tmp").iterdir())
 
 
 def _another_of_that_name(it: FakeCluster, page: ServedPage) -> None:
