@@ -38,7 +38,6 @@ class RendezvousStores:
         self._beside_id = 0
         self._report = -1
         self.fresh: Store | None = None
-        self._lost: Store | None = None  # was fresh, and an attempt may still be started on it
         self.failure = ""  # how the store died that the attempt uses, if it did
 
     def fork_from(self, forkserver: ForkserverHandle) -> None:
@@ -120,11 +119,6 @@ class RendezvousStores:
         if store == self.fresh:
             self.fresh = None
             self._used_id, self._fresh_id = self._fresh_id, 0
-        elif store == self._lost and self._forkserver is not None:
-            note("agent: the store that the attempt begins on had died and is opened again")
-            self._used_id, report = self._fork(self._forkserver, (store.port,))
-            asyncio.get_running_loop().add_reader(report, _close, report)  # its death is heard of
-        self._lost = None
 
     def retire(self) -> None:
         """The attempt is over: its store is killed."""
@@ -137,7 +131,7 @@ class RendezvousStores:
         if id_ != self._fresh_id or self._report >= 0:  # on its way: `_reported` hears of it
             return False
         self._fresh_id = 0
-        self._lost, self.fresh = self.fresh, None
+        self.fresh = None
         return True
 
     def failed(self, id_: int, how: str) -> bool:
@@ -152,18 +146,13 @@ class RendezvousStores:
         self._stop_listening()
         self._forkserver = None
         self._fresh_id = self._used_id = self._beside_id = 0
-        self._lost, self.fresh = self.fresh or self._lost, None
+        self.fresh = None
 
     def _stop_listening(self) -> None:
         if self._report >= 0:
             asyncio.get_running_loop().remove_reader(self._report)
             os.close(self._report)
             self._report = -1
-
-
-def _close(report: int) -> None:
-    asyncio.get_running_loop().remove_reader(report)
-    os.close(report)
 
 
 async def _told(report: int) -> bytes:

@@ -104,20 +104,6 @@ dist.barrier()
 """
 
 
-def test_an_attempt_that_is_started_on_a_store_that_has_just_died_finds_it_there(
-    node: Node,
-) -> None:
-    """The controller hears of the next one only once there is another forkserver."""
-    controller, agent = node(DDP, framework="pytorch", workers_per_node=2)
-    store = controller.wait_for(NodeReady).store
-    os.kill(agent.forkserver(), signal.SIGKILL)
-    until(lambda: "the forkserver has died" in agent.words(), "its death")
-    controller.start(store=store)
-    for rank in (0, 1):
-        until(partial(_words_after_training, agent, rank, 1), "a rank trains")
-    assert controller.stop().store != store
-
-
 def test_ranks_that_repeat_a_step_meet_on_a_store_of_their_own_until_it_is_over(node: Node) -> None:
     """A port that was only reserved is somebody else's by the time rank 0 has loaded what it
     needs to serve there."""
