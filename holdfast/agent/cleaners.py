@@ -7,6 +7,7 @@ be for a while.
 """
 
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,11 @@ _MANAGER = b"torch_shm_manager"
 def among(pids: Iterable[int]) -> set[int]:
     """Those of them that are one."""
     return {pid for pid in pids if _is_one(pid)}
+
+
+def spared(pids: Iterable[int], since: float) -> set[int]:
+    """Those of them to be let be: cleaners, for a while from `since` (monotonic) on."""
+    return among(pids) if time.monotonic() < since + GRACE_S else set()
 
 
 def _is_one(pid: int) -> bool:

@@ -25,8 +25,7 @@ async def end_strays(spared: Callable[[], frozenset[int]]) -> None:
     said_at = began + SAY_AFTER_S
     while processes.has_stray_children(spared()):
         left = processes.descendants(os.getpid(), spared())
-        cleaning = time.monotonic() < began + cleaners.GRACE_S
-        for pid in left - (cleaners.among(left) if cleaning else set()):
+        for pid in left - cleaners.spared(left, began):
             processes.signal_one(pid, signal.SIGKILL)
         if left and time.monotonic() > said_at:
             note(f"agent: processes {sorted(left)} do not exit")

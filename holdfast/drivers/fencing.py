@@ -138,8 +138,7 @@ def _kill(find: Callable[[], dict[int, str]]) -> Fenced:
     while left := {**find(), **{p: n for p, n in killed.items() if _lingers(p)}}:
         if time.monotonic() > deadline:
             return Fenced(len(killed), tuple(_stuck(p, n) for p, n in sorted(left.items())))
-        cleaning = time.monotonic() < began + cleaners.GRACE_S
-        for pid in left.keys() - (cleaners.among(left) if cleaning else set()):
+        for pid in left.keys() - cleaners.spared(left, began):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         killed |= left

@@ -168,7 +168,8 @@ class TierSaver:
             self._thread.start()
 
     def _next(self, tasks: Sequence[SaveTask]) -> SaveTask | None:
-        """A process that has saved nothing yet cannot tell which older ones had been."""
+        """The oldest that is not settled; the newest where it is urgent, and for a process that has
+        saved nothing yet: it cannot tell which older ones had been."""
         if self.settled is None or (tasks and tasks[-1].flags & SnapshotFlag.URGENT):
             tasks = tasks[-1:]
         return next((t for t in tasks if self.settled is None or t.key > self.settled), None)
