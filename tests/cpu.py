@@ -1,25 +1,26 @@
-"""What tests cost in CPU seconds: a pytest plugin, on where HOLDFAST_TEST_CPU is set.
+"""What tests cost in CPU seconds: a pytest plugin, on where HOLDFAST_TEST_CPU says how many of them
+are shown.
 
 Around each test stand the CPU times of this process and its descendants, which other work on the
 machine hardly changes; wall time is no measure where the cores are shared. Where this process may
 make a control group, everything that it starts counts; elsewhere what nobody waits for does not,
 such as orphans and what `holdfast run --detach` has started. At the end the dearest tests and the
 sums per file and folder are printed, with the kernel's part of it (forks, page faults, ends of
-processes), and what was used outside tests, such as collecting them.
+processes) and that of the test's own process, and what was used outside tests, such as collecting
+them.
 """
 
 import contextlib
 import functools
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 import pytest
 
-SHOWN = 120
 OUTSIDE = "(outside tests)"
 ACCOUNTING = Path("/sys/fs/cgroup/cpuacct")  # of version 1, beside other groups
 GROUP = "holdfast-test-{}"
@@ -30,14 +31,14 @@ class Cpu(NamedTuple):
 
     all_s: float = 0.0
     kernel_s: float = 0.0
+    own_s: float = 0.0
 
 
 class CpuPerTest:
     """Keeps what each test used, also where several processes share them."""
 
     def __init__(self) -> None:
-        self.all_s: Counter[str] = Counter()
-        self.kernel_s: Counter[str] = Counter()
+        self.used: dict[str, Cpu] = {}
         self._clock = _clock()
         self._began, self._in_tests = self._clock(), Cpu()
 
@@ -46,32 +47,36 @@ class CpuPerTest:
         before = self._clock()
         yield
         used = _between(before, self._clock())
-        self._add(item.nodeid, used)
-        self._in_tests = Cpu(*map(sum, zip(self._in_tests, used, strict=True)))
+        self._add({item.nodeid: used})
+        self._in_tests = _sum(self._in_tests, used)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         used = _between(self._began, self._clock())
-        self._add(OUTSIDE, _between(self._in_tests, used))
+        self._add({OUTSIDE: _between(self._in_tests, used)})
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["cpu_s"] = [dict(self.all_s), dict(self.kernel_s)]
-
-    def _add(self, test: str, used: Cpu) -> None:
-        self.all_s.update({test: used.all_s})
-        self.kernel_s.update({test: used.kernel_s})
+            session.config.workeroutput["cpu_s"] = self.used
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        all_s, kernel_s = getattr(node, "workeroutput", {}).get("cpu_s", ({}, {}))
-        self.all_s.update(all_s)
-        self.kernel_s.update(kernel_s)
+        self._add(getattr(node, "workeroutput", {}).get("cpu_s", {}))
+
+    def _add(self, used: Mapping[str, Iterable[float]]) -> None:
+        for test, more in used.items():
+            self.used[test] = _sum(self.used.get(test, Cpu()), more)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        total, kernel = (sum(used.values()) for used in (self.all_s, self.kernel_s))
-        terminalreporter.section(f"CPU seconds: {total:.0f}, the kernel's {kernel:.0f}")
+        total = functools.reduce(_sum, self.used.values(), Cpu())
+        terminalreporter.section(
+            f"CPU seconds: {total.all_s:.0f}, the kernel's {total.kernel_s:.0f}, "
+            f"the tests' own processes' {total.own_s:.0f}"
+        )
+        shown = int(os.environ["HOLDFAST_TEST_CPU"])
         for part in (str, _file, lambda test: os.path.dirname(_file(test))):
-            all_s, kernel_s = (_sums(used, part) for used in (self.all_s, self.kernel_s))
-            for name, seconds in all_s.most_common(SHOWN):
-                terminalreporter.line(f"{seconds:8.1f}{kernel_s[name]:8.1f}  {name}")
+            sums: dict[str, Cpu] = {}
+            for test, used in self.used.items():
+                sums[part(test)] = _sum(sums.get(part(test), Cpu()), used)
+            for name, used in sorted(sums.items(), key=lambda one: -one[1].all_s)[:shown]:
+                terminalreporter.line("".join(f"{seconds:8.1f}" for seconds in used) + f"  {name}")
             terminalreporter.line("")
         for group in ACCOUNTING.glob(GROUP.format("*")):
             with contextlib.suppress(OSError):  # somebody is still in it
@@ -79,19 +84,15 @@ class CpuPerTest:
 
 
 def _between(before: Cpu, after: Cpu) -> Cpu:
-    return Cpu(after.all_s - before.all_s, after.kernel_s - before.kernel_s)
+    return Cpu(*(then - first for first, then in zip(before, after, strict=True)))
+
+
+def _sum(one: Iterable[float], other: Iterable[float]) -> Cpu:
+    return Cpu(*map(sum, zip(one, other, strict=True)))
 
 
 def _file(test: str) -> str:
     return test.partition("::")[0]
-
-
-def _sums(used: "Counter[str]", part: Callable[[str], str]) -> "Counter[str]":
-    """By what `part` makes of the names of the tests."""
-    sums: Counter[str] = Counter()
-    for test, seconds in used.items():
-        sums[part(test)] += seconds
-    return sums
 
 
 def _clock() -> Callable[[], Cpu]:
@@ -110,7 +111,7 @@ def _of_group(group: Path) -> Cpu:
     used, kernel = (
         int((group / name).read_text()) / 1e9 for name in ("cpuacct.usage", "cpuacct.usage_sys")
     )
-    return Cpu(used, kernel)
+    return Cpu(used, kernel, time.process_time())
 
 
 def _of_descendants() -> Cpu:
@@ -122,4 +123,4 @@ def _of_descendants() -> Cpu:
             times = process.cpu_times()[:4]  # user and system, its own and its children's
             total += sum(times)
             kernel += times[1] + times[3]
-    return Cpu(total, kernel)
+    return Cpu(total, kernel, time.process_time())

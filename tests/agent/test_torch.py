@@ -1,5 +1,6 @@
 """The same with PyTorch: preloaded, rendezvous on the node's store, no GPU touched early."""
 
+import contextlib
 import json
 import os
 import signal
@@ -79,8 +80,10 @@ def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store
 
 
 def _listens(process: psutil.Process) -> set[int]:
-    """Its ports."""
-    return {one.laddr.port for one in process.net_connections() if one.status == "LISTEN"}
+    """Its ports; none if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return {one.laddr.port for one in process.net_connections() if one.status == "LISTEN"}
+    return set()
 
 
 def _times(controller: StubController, number: int) -> tuple[RankTimes, ...]:

@@ -1,5 +1,6 @@
 """Real jobs for the tests: `holdfast run` as a user starts it, watched from outside."""
 
+import contextlib
 import json
 import os
 import re
@@ -162,7 +163,8 @@ class RunningJob:
         """SIGKILL of nodes: agents and everything below them, at once, as when the power goes."""
         agents = [psutil.Process(self.agent(name)) for name in names]
         for process in [p for agent in agents for p in (agent, *agent.children(recursive=True))]:
-            process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
 
 
 def small(
