@@ -13,7 +13,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UNUSED := /tests/|/transformers/models/|/ray/(data|llm|rllib|serve|train|tune)/|/pip/|/mypyc?/
 UNUSED := $(UNUSED)|/(fontTools|hypothesis|pygments|pytorch_lightning|setuptools|torch/testing)/
-UNUSED := $(UNUSED)|/(moto/ec2|moto/stepfunctions|sympy/physics|sympy/stats)/
+UNUSED := $(UNUSED)|/(moto/(ec2|stepfunctions|dynamodb|sagemaker|rds)|transformers/(exporters|pipelines))/
+UNUSED := $(UNUSED)|/sympy/(physics|stats|combinatorics|parsing|polys/benchmarks)/|/numpy/distutils/
+UNUSED := $(UNUSED)|/jax/(experimental/(mosaic|pallas|sparse)|_src/(internal_test_util|pallas))/
+UNUSED := $(UNUSED)|/keras/src/backend/(openvino|torch|jax|numpy)/|/lightning_fabric/
+UNUSED := $(UNUSED)|/(torch|tensorboard)/_vendor/|/huggingface_hub/(cli|inference)/|/xgboost/
 
 .PHONY: setup demo test test-tools test-fast trackers lint style gpu bench docs clean
 
@@ -21,7 +25,7 @@ setup: $(STAMP)
 
 # uv installs in seconds what takes pip half a minute. It does not read pip's configuration: an index
 # or a folder of wheels that pip is told of is passed on. All that may be imported is compiled, on all
-# cores; a third of it is not: tests of others, and models of transformers that no example has. What
+# cores; a third of it is not: tests of others, and parts of packages that nothing of ours uses. What
 # cannot be compiled is a template or for another Python.
 FROM_PIP = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX-$${PIP_INDEX_URL-$$($(PIP) config get global.index-url 2>/dev/null)}}" \
     UV_FIND_LINKS="$${UV_FIND_LINKS-$${PIP_FIND_LINKS-$$($(PIP) config get global.find-links 2>/dev/null)}}"

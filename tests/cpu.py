@@ -54,7 +54,8 @@ class CpuPerTest:
         used = _between(self._began, self._clock())
         self._add({OUTSIDE: _between(self._in_tests, used)})
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["cpu_s"] = self.used
+            plain = {test: tuple(used) for test, used in self.used.items()}  # what can be sent
+            session.config.workeroutput["cpu_s"] = plain
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:

@@ -97,7 +97,7 @@ def in_child(work: Callable[[], Any]) -> int:
 def test_killed_at_random_moments_the_newest_snapshot_is_whole(fd: int) -> None:
     rng = random.Random(1)
     before = kills = 0
-    while kills < examples(200) or before < kills:  # where a child hardly runs, it gets longer
+    while kills < examples(100) or before < kills:  # where a child hardly runs, it gets longer
         kills += 1
         pid = in_child(lambda: write_on(fd))
         moment = time.monotonic() + rng.random() * max(0.006, kills / 10_000)

@@ -10,6 +10,7 @@ from holdfast.diagnosis.kinds import kind_of
 from holdfast.events import Ranks, WorkerExited, in_rows
 from holdfast.messages import WorkerReport
 from tests.diagnosis.test_verdict import BARRIER, CASES, exited, page, raised, recorded
+from tests.more import examples
 
 HOWS = [*(one for _, one in CASES), exited(error=recorded(BARRIER)), exited(code=0, step=9)]
 AGES = st.integers(0, 64).map(lambda n: n / 64)
@@ -30,7 +31,7 @@ def grouped(exits: list[WorkerExited]) -> tuple[list[WorkerExited], dict[int, Ra
     return samples, {one.rank: in_rows(r for r in of if r != one.rank) for one, of in pairs}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(how=EXITS, looks=PAGES)
 def test_a_verdict_on_the_earliest_of_each_kind_is_the_verdict_on_all(
     how: list[tuple[WorkerExited, float]], looks: dict[int, tuple[int, str]]

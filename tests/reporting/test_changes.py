@@ -147,6 +147,7 @@ def test_patience_ends_the_comparison_but_leaves_enough_worlds(
 ) -> None:
     monkeypatch.setattr(changes, "PATIENCE_S", -1.0)
     monkeypatch.setattr(changes, "SEEDS", 8)
+    monkeypatch.setattr(changes, "SEEDS_LEAST", 1)
     seen = look(tmp_path / "gpt", days=1, nodes=4, rate=1000.0)
     found = answer(seen)
     assert found.worlds_count == 3 * changes.SEEDS_LEAST * len(found.changes)

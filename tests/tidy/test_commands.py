@@ -23,8 +23,8 @@ def test_commands_in_the_help_of_errors_can_be_parsed() -> None:
     told = [
         (source.path, text)
         for source in package()
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.keyword) and node.arg == "help"
+        for node in source.all(ast.keyword)
+        if node.arg == "help"
         for text in BLOCK.findall(_text(node.value))
     ]
     assert len(told) > 50

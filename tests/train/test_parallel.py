@@ -131,7 +131,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", thinned(OPTIONS, 2), ids=str)
+@pytest.mark.parametrize("options", thinned(OPTIONS, 3), ids=str)
 @pytest.mark.parametrize("world_size", sample([3], [2]))
 def test_a_fresh_worker_finds_the_gradients_an_old_one_would(
     tmp_path: Path, world_size: int, options: dict[str, Any]

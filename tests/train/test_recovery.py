@@ -259,9 +259,9 @@ def test_what_has_been_copied_beside_training_is_not_lost_with_the_step(
 @pytest.mark.parametrize(
     ("lazy", "how"),
     sample(
-        [("stream", "plain"), ("thread", "moment"), ("real", "data")],
-        [("stream", "data"), ("stream", "moment"), ("thread", "plain"), ("thread", "data"),
-         ("real", "plain"), ("real", "moment")],
+        [("thread", "moment"), ("real", "data")],
+        [("stream", "plain"), ("stream", "data"), ("stream", "moment"), ("thread", "plain"),
+         ("thread", "data"), ("real", "plain"), ("real", "moment")],
     ),
 )  # fmt: skip
 def test_what_a_script_changes_while_it_is_being_copied_is_in_no_snapshot(
@@ -294,7 +294,7 @@ def test_a_spoiled_snapshot_is_not_whole_before_ranks_have_met_either(make: Make
     assert faulty.outcome() == quiet.outcome()
 
 
-@pytest.mark.parametrize("how", ["skip", "unhooked"])
+@pytest.mark.parametrize("how", sample(["unhooked"], ["skip"]))
 def test_a_step_without_the_optimizers_hook_leaves_no_copy_that_nobody_has_looked_at(
     make: Make, how: str
 ) -> None:
@@ -313,8 +313,8 @@ def test_a_step_without_the_optimizers_hook_leaves_no_copy_that_nobody_has_looke
 @pytest.mark.parametrize(
     ("place", "lazy"),
     sample(
-        [("after_backward:4", ""), ("step:6", "real")],
-        [("snapshot:9", ""), ("after_backward:5", "thread")],
+        [("step:6", "real")],
+        [("after_backward:4", ""), ("snapshot:9", ""), ("after_backward:5", "thread")],
     ),
 )
 def test_a_sharded_model_goes_on_bit_by_bit_also_without_a_node(

@@ -78,14 +78,14 @@ def some(old: str) -> list[str]:
     return SHARDABLE if MORE else [(SHARDABLE * 2)[SHARDABLE.index(old) + 5]]
 
 
-@pytest.mark.parametrize("old", thinned(SHARDABLE, 2))
+@pytest.mark.parametrize("old", thinned(SHARDABLE, 3))
 def test_a_layout_loads_into_others_from_shared_storage(saved: Saved, old: str) -> None:
     fleet = saved(old)
     for new in some(old):
         assert load(fleet, old, new, shared(fleet, old)) == {("SHARED", STEP)}
 
 
-@pytest.mark.parametrize("layout", WORLDS)
+@pytest.mark.parametrize("layout", thinned(WORLDS, 2))
 def test_the_same_layout_is_loaded_from_memory_as_it_lies(saved: Saved, layout: str) -> None:
     assert load(saved(layout), layout, layout, {}, layout) == {("ARENAS", STEP)}
 

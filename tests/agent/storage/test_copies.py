@@ -9,6 +9,7 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.tiers import SnapshotFlag
 from tests.agent.controller_stub import until
 from tests.agent.storage.site import ROUNDS, Site, pattern, ring, sites, snapshot
+from tests.more import sample
 
 SIZE = 24 << 20
 
@@ -73,7 +74,7 @@ def test_a_new_node_in_the_place_of_a_lost_one_gets_a_copy() -> None:
         until(lambda: copies_of(0, made[2]) == [Key(2, 2)], "the new node has it")
 
 
-@pytest.mark.parametrize("victim", ["owner", "keeper"])
+@pytest.mark.parametrize("victim", sample(["owner"], ["keeper"]))
 def test_killed_at_any_moment_of_a_push_the_older_copy_is_whole(victim: str) -> None:
     """Training goes on: after each kill the next storage process brings the newest one across."""
     chance = random.Random(victim)

@@ -14,6 +14,7 @@ from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.kinds import ENGINES
 from tests.drivers.kubernetes.test_submit import asked, play
+from tests.more import thinned
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -52,7 +53,7 @@ def test_how_the_controller_gets_to_see_machines_is_told_and_no_failure() -> Non
     play(story, machines=1)
 
 
-@pytest.mark.parametrize("engine", list(ENGINES)[:-2])
+@pytest.mark.parametrize("engine", thinned(list(ENGINES)[:-2], 3))
 def test_the_rights_that_are_asked_for_are_enough_to_submit(engine: Any) -> None:
     """Without any one of the rights on objects the submission fails, with all it goes through."""
     request = asked(engine)

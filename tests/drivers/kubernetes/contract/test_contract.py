@@ -81,7 +81,7 @@ def played(
     asyncio.run(play())
 
 
-@engines("pods", "jobset", "trainjob", when_asked=("mpijob", "volcano", "job", "pytorchjob"))
+@engines("pods", "trainjob", when_asked=("jobset", "mpijob", "volcano", "job", "pytorchjob"))
 def test_a_job_trains_to_its_end_and_the_engine_knows(engine: Engine, tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         status = await site.ends("succeeded")
@@ -186,7 +186,7 @@ async def _updated_in_its_pods(site: Site, pods: set[str]) -> None:
         assert (await site.trains(attempt=attempt)).version == 4
 
 
-@engines("job", "pytorchjob", when_asked=("pods", "jobset"))
+@engines("job", when_asked=("pods", "jobset", "pytorchjob"))
 def test_a_deleted_pod_is_replaced_and_after_a_stop_the_engine_brings_nothing_back(
     engine: Engine, tmp_path: Path
 ) -> None:
