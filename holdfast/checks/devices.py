@@ -115,7 +115,8 @@ def bytes_of(tensor: "torch.Tensor") -> bytes:
 
 
 def _repeated(compute: "Callable[[torch.device], bytes]", what: str) -> CheckFinding:
-    """The same bits each time, and on each device of a kind."""
+    """The same bits each time, and on each device of a kind. `what` is a part of the digest: other
+    versions of ours may compute something else."""
     torch.set_num_threads(1)
     digests: dict[str, set[str]] = {}
     for device in devices():
@@ -123,7 +124,7 @@ def _repeated(compute: "Callable[[torch.device], bytes]", what: str) -> CheckFin
         if len(found) > 1:
             words = f"{what} on {device} differ between {REPEATS} repetitions"
             return CheckFinding("failed", words, help=REPLACE)
-        digests.setdefault(kind(device), set()).update(found)
+        digests.setdefault(f"{kind(device)}, {what}", set()).update(found)
     for name, found in digests.items():
         if len(found) > 1:
             return CheckFinding("failed", f"{what} differ between devices of {name}", help=REPLACE)
@@ -179,7 +180,7 @@ def _holds(device: "torch.device", length: int) -> bool:
 def model_step() -> CheckFinding:
     """Three steps of a small reference model end with the same bits each time."""
     torch.use_deterministic_algorithms(True, warn_only=True)
-    return _repeated(trained, "three steps of a model")
+    return _repeated(trained, "three steps of a model with Adam")
 
 
 def trained(device: "torch.device") -> bytes:

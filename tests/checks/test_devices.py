@@ -28,6 +28,7 @@ def test_products_and_a_model_step_are_right_on_every_core_and_leave_the_affinit
     product, step = devices.matmul(), devices.model_step()
     assert (product.state, step.state) == ("ok", "ok"), (product, step)
     assert product.digest != step.digest and "torch" in step.digest
+    assert "three steps of a model with Adam=" in step.digest, "another version may compute another"
     assert devices.model_step().digest == step.digest
     assert os.sched_getaffinity(0) == allowed
 
