@@ -188,8 +188,8 @@ def parsed(sets: list[str]) -> dict[str, str]:
     """What is to be set. Raises `Error` usage."""
     found = {}
     for text in sets:
-        key, sign, value = text.partition("=")
-        key = key.removeprefix("--")
+        said, sign, value = text.partition("=")
+        key = said.removeprefix("--")
         if not (key and sign) or key == "env.":
             raise Error(
                 "usage",
@@ -197,8 +197,24 @@ def parsed(sets: list[str]) -> dict[str, str]:
                 why="KEY=VALUE is expected",
                 help="--set lr=0.1   (sets option --lr; a variable: --set env.NAME=VALUE)",
             )
+        if said == key and _is_of_the_job_file(key):
+            raise Error(
+                "usage",
+                f"--set {text}: {key} is a key of the job file",
+                why="an update sets options of the script and its variables (env.NAME); other keys "
+                "stay as the job was started with them",
+                help=f"--set --{text}   (if the script has an option --{key})",
+            )
         found[key] = value
     return found
+
+
+def _is_of_the_job_file(key: str) -> bool:
+    """Whether it looks like one, as in `args.0` or `nodes.count`; scripts have dots, too."""
+    from holdfast.spec.job import Job
+
+    first, dot, _ = key.partition(".")
+    return bool(dot) and first != "env" and first in Job.model_fields
 
 
 def _checked(job: "Job", wish: _Wish) -> bytes:

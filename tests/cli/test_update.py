@@ -26,3 +26,12 @@ def test_what_is_set_is_a_key_and_a_value() -> None:
     for text in ("lr", "=1", "--=1", "env.=1"):
         with pytest.raises(Error, match="KEY=VALUE"):
             parsed([text])
+
+
+def test_a_key_of_the_job_file_is_not_taken_for_an_option() -> None:
+    for text in ("args.0=300", "nodes.count=4"):
+        with pytest.raises(Error, match="is a key of the job file") as refused:
+            parsed([text])
+        assert f"--set --{text} " in refused.value.help
+        parsed([f"--{text}"])
+    assert parsed(["trainer.max_epochs=3"]) == {"trainer.max_epochs": "3"}
