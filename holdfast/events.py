@@ -234,6 +234,9 @@ class NodeLeft(Event, frozen=True, kw_only=True):
     failed: str = ""  # what of its own does not work, if it ended for that
 
 
+STORE_DIED_BEFORE = "it had died before the attempt began"  # what `store` then says
+
+
 class WorkerExited(Event, frozen=True, kw_only=True):
     """One worker process ended by itself (not by our stop order)."""
 

@@ -112,6 +112,9 @@ class Attempts:
         for local_rank in range(self._processes.workers.count):
             told = environment.assignment(self._parts.job, order, local_rank)
             run.workers[local_rank] = self._processes.start(told)
+        if self._processes.stores.failure:  # nobody would ever meet there
+            note("agent: the attempt is ended: its rendezvous store had died before it began")
+            kill(run, self._processes)
         self._parts.warm_up.attempt_started(now)
         self.announce()
 

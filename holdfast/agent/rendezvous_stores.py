@@ -15,7 +15,7 @@ from holdfast.agent import fork_protocol
 from holdfast.agent.child import listen
 from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.notes import note
-from holdfast.events import Store
+from holdfast.events import STORE_DIED_BEFORE, Store
 
 BESIDE_S = 60.0  # for a store to be there, from a forkserver that is ready
 
@@ -38,6 +38,7 @@ class RendezvousStores:
         self._beside_id = 0
         self._report = -1
         self.fresh: Store | None = None
+        self._lost: Store | None = None  # was fresh, and the controller may count on it yet
         self.failure = ""  # how the store died that the attempt uses, if it did
 
     def fork_from(self, forkserver: ForkserverHandle) -> None:
@@ -114,8 +115,10 @@ class RendezvousStores:
         self._beside_id = 0
 
     def use(self, store: Store) -> None:
-        """An attempt starts on this store, which may be that of another node."""
-        self.failure = ""
+        """An attempt starts on this store, which may be that of another node. `failure` says if it
+        was ours and is no more."""
+        self.failure = STORE_DIED_BEFORE if store == self._lost else ""
+        self._lost = None
         if store == self.fresh:
             self.fresh = None
             self._used_id, self._fresh_id = self._fresh_id, 0
@@ -131,7 +134,7 @@ class RendezvousStores:
         if id_ != self._fresh_id or self._report >= 0:  # on its way: `_reported` hears of it
             return False
         self._fresh_id = 0
-        self.fresh = None
+        self._lost, self.fresh = self.fresh, None
         return True
 
     def failed(self, id_: int, how: str) -> bool:
@@ -146,7 +149,7 @@ class RendezvousStores:
         self._stop_listening()
         self._forkserver = None
         self._fresh_id = self._used_id = self._beside_id = 0
-        self.fresh = None
+        self._lost, self.fresh = self.fresh or self._lost, None
 
     def _stop_listening(self) -> None:
         if self._report >= 0:

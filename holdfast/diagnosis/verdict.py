@@ -20,7 +20,7 @@ from holdfast.diagnosis.mismatch import Entered, says_so, who
 from holdfast.diagnosis.numbers import first_broken
 from holdfast.diagnosis.stuck import Still, stood_still
 from holdfast.diagnosis.symptoms import is_symptom, waited
-from holdfast.events import Ranks, WorkerError, WorkerExited, each_of
+from holdfast.events import STORE_DIED_BEFORE, Ranks, WorkerError, WorkerExited, each_of
 from holdfast.messages import WorkerReport
 
 
@@ -359,6 +359,8 @@ def cause_of(exited: WorkerExited) -> str:
         return "out-of-memory"
     if exited.forkserver and number == signal.SIGKILL:
         return "forkserver-died"
+    if exited.store == STORE_DIED_BEFORE and number == signal.SIGKILL:  # its agent did that
+        return "store-lost"
     aborted_after = number == signal.SIGABRT and exited.error is not None
     if number is not None and not aborted_after:
         return _cause_of_signal(number)
@@ -492,6 +494,8 @@ def _summary(cause: str, exited: WorkerExited) -> str:
             return f"{who} {_ending(exited)}{_place(exited.error)}."
         case "forkserver-died":
             return f"{who} died with its forkserver ({exited.forkserver})."
+        case "store-lost" if exited.error is None:
+            return f"{who} was stopped before it trained: the attempt's rendezvous store was dead."
         case "store-lost":
             died = f"the rendezvous store died ({exited.store})"
             return f"{who} lost its connection because {died}."

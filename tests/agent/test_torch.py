@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from holdfast.collectives import RankTimes
-from holdfast.events import NodeReady, Store
+from holdfast.events import STORE_DIED_BEFORE, NodeReady, Store
 from holdfast.messages import (
     EntryTimes,
     GroupOpened,
@@ -77,6 +77,24 @@ def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store
         fresh = stopped.store
         assert fresh is not None and fresh.hosted and fresh != store
         store = fresh
+
+
+def test_an_attempt_on_a_store_that_died_before_it_began_ends_at_once_and_says_so(
+    node: Node,
+) -> None:
+    """The order may be on its way when the controller is told."""
+    controller, agent = node(DDP, framework="pytorch", workers_per_node=2)
+    store = controller.wait_for(NodeReady).store
+    os.kill(agent.forkserver(), signal.SIGKILL)
+    until(lambda: "the forkserver has died" in agent.words(), "its death")
+    controller.start(attempt=1, store=store)
+    exited = controller.exited(attempt=1, rank=0)
+    assert (exited.signal, exited.store) == (9, STORE_DIED_BEFORE)
+    fresh = controller.stop(attempt=1).store
+    assert fresh is not None and fresh.hosted and fresh != store
+    controller.start(attempt=2, store=fresh)
+    for rank in (0, 1):
+        until(partial(_words_after_training, agent, rank, 2), "a rank trains")
 
 
 def _listens(process: psutil.Process) -> set[int]:

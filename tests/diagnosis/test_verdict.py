@@ -9,7 +9,7 @@ import pytest
 from holdfast.diagnosis import CAUSES, parse_traceback, weigh
 from holdfast.diagnosis.kinds import kind_of
 from holdfast.diagnosis.verdict import CONFIDENCE, Origin, Weight
-from holdfast.events import Progress, WorkerError, WorkerExited
+from holdfast.events import STORE_DIED_BEFORE, Progress, WorkerError, WorkerExited
 from holdfast.messages import WorkerReport
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -105,6 +105,7 @@ CASES = [
     ("peer-lost", exited(error=raised(NETWORK, "Connection was likely closed"))),
     ("worker-exception", exited(error=raised("ValueError", "x"), store="signal 9")),
     ("worker-killed", exited(number=signal.SIGKILL, store="signal 9")),
+    ("store-lost", exited(number=signal.SIGKILL, store=STORE_DIED_BEFORE)),
     ("limit-reached", exited(error=raised("OSError", "[Errno 24] Too many open files: 'x'"))),
     ("limit-reached", exited(error=raised("OSError", "[Errno 27] File too large"))),
     ("worker-crashed", exited(number=signal.SIGSEGV, forkserver="signal 9")),
@@ -287,6 +288,12 @@ def test_an_exit_by_choice_says_status_and_place() -> None:
 def test_a_forkserver_that_died_is_not_told_as_a_lack_of_memory() -> None:
     fell = weigh([exited(3, number=9, forkserver="signal 9", ago_s=1.0), exited(0, number=9)])
     assert fell.summary == "Rank 3 died with its forkserver (signal 9)."
+
+
+def test_who_was_stopped_because_its_store_was_dead_lost_no_connection() -> None:
+    told = weigh([exited(3, number=signal.SIGKILL, store=STORE_DIED_BEFORE)])
+    dead = "Rank 3 was stopped before it trained: the attempt's rendezvous store was dead."
+    assert told.summary == dead
 
 
 def test_a_limit_of_the_shell_is_named() -> None:
