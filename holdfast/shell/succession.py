@@ -7,7 +7,8 @@ a journal ends, wherever they were found: with agents, on a disk, or published.
 
 One holder is enough for an order to leave, so any agent may be the only one that knows of it: all
 that run are waited for. Those on the machine of the controller before are not for long if there are
-others, for what they hold does not count then, and they may have died with it.
+others, for what they hold does not count then, and they may have died with it. Who ends meanwhile
+is waited for no more: a drained machine takes its controller along with its agents.
 
 Pure: the driver for Kubernetes and the simulation both decide by it.
 """
@@ -104,6 +105,11 @@ class RollCall:
         self.obeyed = max(self.obeyed, ordered, fenced)
         self._far.discard(node)
         self._near.discard(node)
+
+    def only(self, running: Collection[str]) -> None:
+        """Those run now: others have nothing left to say, and nothing more is learned of them."""
+        self._far.intersection_update(running)
+        self._near.intersection_update(running)
 
     @property
     def silent(self) -> set[str]:

@@ -7,7 +7,7 @@ driver for Kubernetes does. The one before may still run meanwhile, or come back
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast import lines
 from holdfast.events import ControllerResumed, JobSubmitted
@@ -23,15 +23,23 @@ from holdfast.simulation.wires import SimulatedWire
 AWAY_S = (0.2, 900.0)  # until somebody starts another process
 AGAIN_S = (0.2, 8.0)  # until the same container runs again
 LOOK_S = 0.05
+RUNNING_S = 1.0
 RECORD_S = 30.0  # how old the published journal is, at most
 
 
 class Gathered:
     """Copies of the journal, as agents that connect give them; `done` is called with the newest."""
 
-    def __init__(self, env: Environment, call: RollCall, done: Callable[[RollCall], None]) -> None:
-        self._env, self._call, self._done = env, call, done
+    def __init__(
+        self,
+        env: Environment,
+        call: RollCall,
+        running: Callable[[], Sequence[str]],
+        done: Callable[[RollCall], None],
+    ) -> None:
+        self._env, self._call, self._running, self._done = env, call, running, done
         env.after(LOOK_S, self._look)
+        env.after(RUNNING_S, self._watch)
 
     def visit(self, agent: SimulatedAgent) -> None:
         """An agent is here, and is sent away again."""
@@ -48,6 +56,11 @@ class Gathered:
             self._done(self._call)
         else:
             self._env.after(LOOK_S, self._look)
+
+    def _watch(self) -> None:
+        if not self._call.is_over(self._env.now):
+            self._call.only(self._running())
+            self._env.after(RUNNING_S, self._watch)
 
     def doubt(self) -> None:
         """It reaches the API."""
@@ -179,7 +192,8 @@ class Lives:
         self.control, self._deaf_until = None, deaf_until
         near = {self._former}.intersection(self._site.existing())
         call = RollCall(set(self._site.existing()) - near, near, self._env.now)
-        self._gathered = Gathered(self._env, call, lambda over: self._go_on(machine, over))
+        running = self._site.existing
+        self._gathered = Gathered(self._env, call, running, lambda over: self._go_on(machine, over))
         self._lease.take(self._gathered)
         self._site.controller_is_up()
 

@@ -389,8 +389,12 @@ async def gathered(folder: Path, *agents: Agent) -> bytes:
     vain."""
     port, nodes = await free_port(), [agent.node for agent in agents]
     connecting = [asyncio.create_task(agent.connect(folder, port)) for agent in agents]
+
+    async def running() -> list[str]:
+        return nodes
+
     try:
-        call = await Gathering(TOKEN, nodes).gather("127.0.0.1", port)
+        call = await Gathering(TOKEN, nodes, (), running).gather("127.0.0.1", port)
     finally:
         await cancelled(*connecting)
     assert not call.silent

@@ -71,6 +71,14 @@ def test_those_beside_the_controller_before_are_waited_for_if_there_are_no_other
     assert RollCall((), (), 0.0).is_over(0.0)
 
 
+def test_who_has_ended_meanwhile_is_waited_for_no_more_and_who_runs_is() -> None:
+    call = heard(RollCall({"a", "b", "c"}, {"d"}, 0.0), "a")
+    call.only({"a", "b"})
+    assert call.silent == {"b"} and not call.is_over(WITHIN_S)
+    call.only({"a", "new"})
+    assert call.is_over(0.0) and not call.silent
+
+
 def test_only_a_newer_copy_is_fetched() -> None:
     call = RollCall({"a", "b"}, (), 0.0)
     assert not call.wanted(0, -1)

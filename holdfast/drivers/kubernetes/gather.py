@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import http
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
 from websockets.asyncio.server import ServerConnection, serve
@@ -23,6 +23,9 @@ from holdfast.messages import MAX_MESSAGE_BYTES, GiveJournal, Hello, JournalCopy
 from holdfast.shell.succession import RollCall
 
 LOOK_S = 0.05
+RUNNING_S = 1.0  # between two looks at which agents run
+
+Running = Callable[[], Awaitable[Collection[str] | None]]  # None: not known now
 
 _decoder = msgspec.msgpack.Decoder(ToController)
 _encoder = msgspec.msgpack.Encoder()
@@ -30,11 +33,13 @@ _encoder = msgspec.msgpack.Encoder()
 
 class Gathering:
     """Whoever connects is asked for what it keeps. `far` and `near`: as of a `RollCall`, by the UID
-    of the pod, whose agent may be another one by then."""
+    of the pod, whose agent may be another one by then; `running` tells which of them still run."""
 
-    def __init__(self, token: str, far: Collection[str], near: Collection[str] = ()) -> None:
+    def __init__(
+        self, token: str, far: Collection[str], near: Collection[str], running: Running
+    ) -> None:
         self._token = f"Bearer {token}"
-        self._far, self._near = far, near
+        self._far, self._near, self._running = far, near, running
 
     async def gather(self, host: str, port: int) -> RollCall:
         """What they have said; its `best` is empty if nobody has a copy in time."""
@@ -43,15 +48,24 @@ class Gathering:
             self._serve, host, port, process_request=self._authenticate,
             max_size=MAX_MESSAGE_BYTES, compression=None, ssl=tls.server_context(),
         )  # fmt: skip
+        watching = asyncio.create_task(self._watch())
         try:
             while not self._call.is_over(time.monotonic()):
                 await asyncio.sleep(LOOK_S)
         finally:
+            watching.cancel()
             server.close()
             await server.wait_closed()
         if silent := len(self._call.silent):
             say(f"{silent} agents did not say in time what they hold of the journal")
         return self._call
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(RUNNING_S)
+            running = await self._running()
+            if running is not None:
+                self._call.only(running)
 
     def _authenticate(self, connection: ServerConnection, request: Request) -> Response | None:
         given = request.headers.get("Authorization", "")

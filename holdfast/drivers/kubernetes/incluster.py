@@ -11,7 +11,7 @@ import base64
 import secrets
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -280,10 +280,21 @@ async def _roll_call(cluster: Cluster, place: Place, lease: Lease, token: str) -
     label = f"{JOB}={place.job.name}"
     pods = (await cluster.listed(PODS, Pod, labels=label)).items
     machine = next((p.spec.node_name for p in pods if p.metadata.name == lease.former), None)
-    agents = [p for p in pods if p.running and p.metadata.labels.get(ROLE, "node") in TRAINS]
+    agents = _agents(pods)
     near = {pod.uid for pod in agents if pod.spec.node_name == machine}
     far = {pod.uid for pod in agents} - near
-    return await Gathering(token, far, near).gather(LISTEN, place.port)
+
+    async def running() -> set[str] | None:
+        try:
+            return {p.uid for p in _agents((await cluster.listed(PODS, Pod, labels=label)).items)}
+        except ApiError:
+            return None
+
+    return await Gathering(token, far, near, running).gather(LISTEN, place.port)
+
+
+def _agents(pods: Sequence[Pod]) -> list[Pod]:
+    return [p for p in pods if p.running and p.metadata.labels.get(ROLE, "node") in TRAINS]
 
 
 # ── the end ───────────────────────────────────────────────────────────────────────────────────

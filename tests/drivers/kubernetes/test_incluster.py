@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,7 +13,9 @@ from holdfast.actions import Entry
 from holdfast.drivers.kubernetes import incluster, shelf
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import PODS
+from holdfast.drivers.kubernetes.gather import Gathering, Running
 from holdfast.drivers.kubernetes.incluster import Place, end_by_signal, remove_former
+from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.events import ControllerResumed
 from holdfast.journal import VERSION, Header, Journal
 from holdfast.shell.succession import RollCall, position_of
@@ -65,7 +68,7 @@ class Asked:
     def __init__(self, copy: bytes) -> None:
         self.copy, self.times = copy, 0
 
-    def __call__(self, _token: str, far: set[str], near: set[str]) -> "Asked":
+    def __call__(self, _token: str, far: set[str], near: set[str], _running: Running) -> "Asked":
         self.call = RollCall(far, near, 0.0)
         return self
 
@@ -75,6 +78,38 @@ class Asked:
         position = position_of(self.copy)
         self.call.fetched(position.term, position.line, self.copy)
         return self.call
+
+
+def test_nobody_waits_for_agents_whose_pods_end_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drained machine takes its controller along with its agents."""
+    place, begun = Place(job(), Mock(), tmp_path, "", "c", 0, 0), asyncio.Event()
+
+    class Begun(Gathering):
+        async def gather(self, host: str, port: int) -> RollCall:
+            assert len(self._far) == 2
+            begun.set()
+            return await super().gather(host, port)
+
+    monkeypatch.setattr(incluster, "Gathering", Begun)
+
+    async def act(it: FakeCluster, api: Api) -> RollCall:
+        for name in ("a", "b"):
+            await api.create(pod(name, labels={JOB: "run"}))
+        await it.until(lambda: all(told_running(body) for body in it.pods(**{JOB: "run"})))
+        asking = asyncio.create_task(incluster._roll_call(api, place, Mock(former=""), "token"))
+        await begun.wait()
+        for name in ("a", "b"):
+            await api.delete(PODS, name, grace_s=0)
+        return await asking
+
+    assert not playing(act, machines=1).silent
+
+
+def told_running(body: dict[str, Any]) -> bool:
+    told = body.get("status", {}).get("containerStatuses", [])
+    return any("running" in one["state"] for one in told)
 
 
 def written(path: Path, *terms: int) -> bytes:
