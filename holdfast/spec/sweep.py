@@ -62,7 +62,7 @@ class Sweep(Section):
     combinations are tried, unless `trials` is another number: then each value is drawn."""
     ranges: Annotated[dict[Option, Range], Field(max_length=NAMES_MAX)] = {}
     """Options whose values are drawn from a range."""
-    seed: Whole = Field(default=0, ge=0, le=2**63 - 1)
+    seed: Whole = Field(default=0, ge=0, le=2**53 - 1)  # what API servers hold
     """What is drawn follows from it."""
     metric: Annotated[str, Field(min_length=1, max_length=100)] = "loss"
     """What `holdfast sweep` compares trials by: a name that the script gives `run.log()`."""

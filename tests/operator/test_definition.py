@@ -113,6 +113,19 @@ def test_a_default_is_right_by_its_own_schema() -> None:
             assert not list(Draft4Validator(schema).iter_errors(filled)), path
 
 
+def test_bounds_are_numbers_that_an_api_server_compares_exactly() -> None:
+    """It holds them as float64, where 2^63 - 1 becomes 2^63, which is no integer of its any more:
+    the whole definition was refused for that."""
+    bounds = [
+        (path, key, part[key])
+        for path, part in places(whole())
+        for key in ("minimum", "maximum")
+        if isinstance(part.get(key), int)
+    ]
+    assert bounds
+    assert [(path, key) for path, key, bound in bounds if abs(bound) >= 2**53] == []
+
+
 def test_every_key_of_the_job_file_is_in_the_spec_but_those_of_other_places() -> None:
     keys = set(job_spec()["properties"])
     assert set(Job.model_fields) - keys <= {"name", "code", "clusters"}
