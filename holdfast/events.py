@@ -18,8 +18,8 @@ from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.slow_ranks import Straggler
 from holdfast.versions import FIRST, Version, When
 
-Keeps = Literal["", "here", "elsewhere"]
-"""Where the end of a step is to be in memory before its attempt is stopped."""
+Keeps = Literal["", "here", "elsewhere"]  # where a step's end is before its attempt is stopped
+STORE_DIED_BEFORE = "it had died before the attempt began"  # `WorkerExited.store`, if so
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -232,9 +232,6 @@ class NodeLeft(Event, frozen=True, kw_only=True):
     node: str
     detail: str = ""  # what the driver knows of who asked
     failed: str = ""  # what of its own does not work, if it ended for that
-
-
-STORE_DIED_BEFORE = "it had died before the attempt began"  # what `store` then says
 
 
 class WorkerExited(Event, frozen=True, kw_only=True):
