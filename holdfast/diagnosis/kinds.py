@@ -46,7 +46,7 @@ class Kinds:
 
 def _gist(exited: WorkerExited) -> tuple[object, ...]:
     progress, error = exited.progress, exited.error
-    told = (exited.forkserver != "", exited.oom, exited.clue != "", exited.store != "")
+    told = (exited.forkserver != "", exited.oom, exited.clue != "", exited.store)
     how = (exited.exit_code, exited.signal, *told)
     return (*how, progress.finished, progress.step is None, *(_said(error) if error else ()))
 
