@@ -67,6 +67,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+def waiting(what: str) -> str:
+    """What is waited for as a part of a sentence; nodes in a cluster tell a whole one."""
+    whole = " wait for " in what or " waits for " in what
+    return what if whole else f"waiting for {what}"
+
+
 class UpdateStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One update that was asked for."""
 
@@ -83,6 +89,7 @@ class UpdateStatus(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int | None  # the first that ran it
     incidents: tuple[int, ...]  # of attempts that ran it
     image: str | None = None  # of nodes made since; null: that of the job as it was started
+    args: tuple[str, ...] | None = None  # in place of those that the job had; null: those, `sets`
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):

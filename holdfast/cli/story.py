@@ -3,6 +3,7 @@
 Pure text from the shapes of `holdfast.status`; who prints them, and where, is decided elsewhere.
 """
 
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -267,6 +268,8 @@ def version(status: "JobStatus") -> str:
 def _content(one: "UpdateStatus") -> str:
     """What makes this version another one."""
     parts = [f"code {one.code[:12]}"] if one.code else []
+    parts += [f"image {one.image}"] if one.image else []
+    parts += [f"arguments {shlex.join(one.args)}"] if one.args is not None else []
     parts += [f"{key}={value}" for key, value in one.sets.items()]
     return f": {', '.join(parts)}"
 
@@ -313,14 +316,11 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
 
 def one_line(status: "JobStatus", words: str = "") -> str:
     """Everything in one line, for logs."""
-    waiting = f", {_waits(status.waiting_for)}" if status.waiting_for else ""
+    from holdfast.status import waiting
+
+    waits = f", {waiting(status.waiting_for)}" if status.waiting_for else ""
     now = headline(status, words)
-    return f"{status.job}: {now}, {training(status)}, ETTR {accounts(status)}{waiting}"
-
-
-def _waits(what: str) -> str:
-    """What is waited for as a part of a sentence; nodes in a cluster tell a whole one."""
-    return what if " wait for " in what else f"waiting for {what}"
+    return f"{status.job}: {now}, {training(status)}, ETTR {accounts(status)}{waits}"
 
 
 def troubles(status: "JobStatus") -> list[str]:

@@ -121,6 +121,7 @@ def _updates(state: State) -> tuple[UpdateStatus, ...]:
             code=one.version.code or None,
             sets=_shown(one.version.sets),
             image=one.version.image or None,
+            args=one.version.given,
             back=one.back,
             attempt=one.attempt,
             incidents=tuple(i.id for i in state.incidents if i.version == one.version.number),

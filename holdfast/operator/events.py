@@ -12,6 +12,7 @@ from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.operator.conditions import stamp
 from holdfast.operator.definition import TRAINING_JOBS
+from holdfast.status import waiting
 
 BAD = ("Rejected", "Blocked", "Recovering", "Failed", "GaveUp")
 
@@ -35,7 +36,7 @@ def said(old: Body, new: Body) -> Iterator[Said]:
         yield Said(False, "Restarted", f"{more} {what}, {new['restarts']} in all")
     waits = new.get("waitingFor")
     if waits and waits != old.get("waitingFor"):
-        yield Said(False, "Waiting", f"waiting for {waits}")
+        yield Said(False, "Waiting", waiting(waits))
 
 
 def _story(status: Body) -> str:

@@ -18,6 +18,7 @@ from holdfast.status import (
     NodeStatus,
     Note,
     TierStatus,
+    UpdateStatus,
 )
 
 SUMMARY = "Rank 1 failed with ValueError: bad (train.py:4)"
@@ -294,3 +295,14 @@ def test_the_status_says_which_losses_memory_survives() -> None:
         "2 at once with probability 0.875 or better"
     )
     assert "copies" not in dict(story.status_lines(STATUS))
+
+
+def test_a_version_is_told_by_all_that_makes_it_another_one() -> None:
+    """An update of a TrainingJob gives all arguments and variables anew."""
+    made = UpdateStatus(
+        version=2, id="u", by="TrainingJob", at=0.0, when="next-step", stage="used", why=None,
+        code=None, sets={"env.A": "1"}, back=False, attempt=2, incidents=(),
+        image="train:2", args=("--lr", "0.1", "--name", "a b"),
+    )  # fmt: skip
+    told = story.version(msgspec.structs.replace(STATUS, version=2, updates=(made,)))
+    assert told == "2: image train:2, arguments --lr 0.1 --name 'a b', env.A=1"

@@ -191,6 +191,8 @@ def test_events_tell_of_phases_restarts_and_waiting() -> None:
         ("Recovering", True), ("Restarted", False),
     ]  # fmt: skip
     assert [e.message for e in said(before, waits)][-1] == "waiting for machines"
+    nodes = "2 of 3 nodes wait for the engine to create them"
+    assert [e.message for e in said(before, waits | {"waitingFor": nodes})][-1] == nodes
 
 
 def test_times_are_read_as_they_are_written() -> None:
