@@ -241,7 +241,7 @@ def copies(status: "JobStatus") -> str:
     if found is None or status.outcome is not None:
         return ""
     text = f"any {count(found.survives, 'node')} may be lost without restoring a checkpoint"
-    if found.next_loss is None:
+    if found.next_loss is None or found.next_loss < 0.0005:  # what is written with three digits
         return text
     return f"{text}; {found.survives + 1} at once with probability {found.next_loss:.3f} or better"
 

@@ -173,6 +173,7 @@ def _vacate(state: State, node: Node) -> None:
     if not state.vacant:
         state.wait_deadline = None  # that was for a store
     del state.ranks[node.node_rank]
+    state.sizing.stop_at = None  # a stop that had to wait for its silence tells nothing of others
     insort(state.vacant, node.node_rank)
 
 

@@ -295,6 +295,8 @@ def test_the_status_says_which_losses_memory_survives() -> None:
         "2 at once with probability 0.875 or better"
     )
     assert "copies" not in dict(story.status_lines(STATUS))
+    hopeless = msgspec.structs.replace(status, copies=Copies(holders=2, survives=1, next_loss=0.0))
+    assert story.copies(hopeless) == "any 1 node may be lost without restoring a checkpoint"
 
 
 def test_a_version_is_told_by_all_that_makes_it_another_one() -> None:

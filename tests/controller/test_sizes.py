@@ -89,6 +89,21 @@ def test_a_missing_node_is_waited_for_until_the_break_even_and_then_gone_without
     assert "Shrink" in [done.action for done in world.state.incidents[0].actions]
 
 
+def test_waiting_for_a_silent_node_is_not_taken_for_the_price_of_a_change() -> None:
+    """Its peers fail before it is known to be lost, and only then is the attempt known to have
+    ended."""
+    world = elastic()
+    world.kill("a", 0)
+    world.all_stopped()
+    assert world.state.sizing.stop_s == pytest.approx(0.1)
+    world.verdict(cause="none", summary="", rank=None)
+    world.train(step=20)
+    world.kill("a", 0)
+    lose(world, "b", after_s=4.8)
+    world.all_stopped()
+    assert world.state.sizing.stop_s == pytest.approx(0.1)
+
+
 def test_a_node_that_comes_within_the_break_even_keeps_the_size() -> None:
     world = elastic()
     world.state.sizing.arrival_s = None
