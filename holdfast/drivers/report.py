@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TypedDict
 
 from holdfast.checkpoint.copy_placement import survival
@@ -12,7 +13,7 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.state import Node, TierRecord
 from holdfast.drivers.otlp import ids
 from holdfast.goodput.ledger import Ledger
-from holdfast.masking import MASK, SECRET_NAME
+from holdfast.masking import MASK, SECRET_NAME, masker
 from holdfast.messages import SAVES, WorkerReport
 from holdfast.page import spelled
 from holdfast.status import (
@@ -121,7 +122,7 @@ def _updates(state: State) -> tuple[UpdateStatus, ...]:
             code=one.version.code or None,
             sets=_shown(one.version.sets),
             image=one.version.image or None,
-            args=one.version.given,
+            args=_shown_args(one.version.given),
             back=one.back,
             attempt=one.attempt,
             incidents=tuple(i.id for i in state.incidents if i.version == one.version.number),
@@ -134,6 +135,20 @@ def _shown(sets: Mapping[str, str]) -> dict[str, str]:
     """Whoever may see the status may not see what is secret."""
     secret = {k for k in sets if k.startswith(ENV) and SECRET_NAME.search(k.removeprefix(ENV))}
     return {k: MASK if k in secret else v for k, v in sets.items()}
+
+
+def _shown_args(args: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Likewise; the value of an option may be a word of its own."""
+    if args is None:
+        return None
+    hidden = masker({})
+
+    def shown(before: str, word: str) -> str:
+        pair = f"{before}={word}"
+        of_option = before.startswith("--") and "=" not in before
+        return MASK if of_option and hidden(pair) != pair else hidden(word)
+
+    return tuple(shown(*two) for two in pairwise(("", *args)))
 
 
 def _saves(state: State, workers: Mapping[int, WorkerReport]) -> str:

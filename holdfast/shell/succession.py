@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 WITHIN_S = 10.0  # for agents to find who asks: those that are cut off are not waited for longer
+RUNNING_S = 1.0  # between two looks at which of them still run
 NEAR_WITHIN_S = 3.0  # for those beside the controller before; they try once a second
 
 _FIRSTS = (b'"event":{"type":"ControllerResumed"', b'"event":{"type":"JobSubmitted"')

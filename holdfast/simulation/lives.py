@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast import lines
 from holdfast.events import ControllerResumed, JobSubmitted
-from holdfast.shell.succession import RollCall, StandingAside, newest
+from holdfast.shell.succession import RUNNING_S, RollCall, StandingAside, newest
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.book import SimulatedJournal
 from holdfast.simulation.control import Control, Post, Site
@@ -23,7 +23,6 @@ from holdfast.simulation.wires import SimulatedWire
 AWAY_S = (0.2, 900.0)  # until somebody starts another process
 AGAIN_S = (0.2, 8.0)  # until the same container runs again
 LOOK_S = 0.05
-RUNNING_S = 1.0
 RECORD_S = 30.0  # how old the published journal is, at most
 
 

@@ -8,12 +8,13 @@ import pytest
 
 from holdfast.cli.story import training
 from holdfast.controller import Phase
-from holdfast.controller.state import Limits, State, TierRecord
+from holdfast.controller.state import Limits, State, TierRecord, UpdateRecord
 from holdfast.drivers.report import job_status
 from holdfast.events import Progress
 from holdfast.goodput.ledger import Ledger
 from holdfast.messages import SAVES, WorkerReport
 from holdfast.status import JobStatus, TierStatus
+from holdfast.versions import Version
 
 LEDGER = Ledger(
     start_ms=0, end_ms=10_000, buckets={}, intervals=(), bills={}, ettr=1.0, ettr_1h=1.0,
@@ -118,3 +119,20 @@ def test_steps_of_an_optimizer_are_shown_and_are_not_the_step_of_the_job() -> No
 def test_where_the_script_reports_steps_those_of_its_optimizer_are_not_shown() -> None:
     status, text = seen(stepped(0, 7, step=3))
     assert status.optimizer_steps is None and text.startswith("step 3")
+
+
+def test_secrets_among_the_arguments_of_a_version_are_not_shown() -> None:
+    """Who may see a status or a page may not see the job file."""
+    given = ("--lr", "0.1", "--api-key", "abcdefgh", "--password=hunter22", "--max-tokens", "4096",
+             "--name", "a", "hf_abcdefghijklmnopqrst")  # fmt: skip
+    state = State(limits=Limits())
+    version = Version(number=2, given=given, sets={"env.API_KEY": "abcdefgh"})
+    state.updating.records.append(
+        UpdateRecord(id="u", version=version, by="me", at=0.0, when="now")
+    )
+    (told,) = job_status("j", state, LEDGER, controller="up").updates
+    assert told.args == (
+        "--lr", "0.1", "--api-key", "***", "--password=***", "--max-tokens", "4096",
+        "--name", "a", "***",
+    )  # fmt: skip
+    assert told.sets == {"env.API_KEY": "***"}

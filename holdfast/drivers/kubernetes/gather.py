@@ -20,10 +20,10 @@ from holdfast import lines, tls
 from holdfast.drivers.kubernetes.roster import uid_of
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.messages import MAX_MESSAGE_BYTES, GiveJournal, Hello, JournalCopy, ToController
-from holdfast.shell.succession import RollCall
+from holdfast.shell.host import cancelled
+from holdfast.shell.succession import RUNNING_S, RollCall
 
 LOOK_S = 0.05
-RUNNING_S = 1.0  # between two looks at which agents run
 
 Running = Callable[[], Awaitable[Collection[str] | None]]  # None: not known now
 
@@ -53,8 +53,8 @@ class Gathering:
             while not self._call.is_over(time.monotonic()):
                 await asyncio.sleep(LOOK_S)
         finally:
-            watching.cancel()
             server.close()
+            await cancelled(watching)
             await server.wait_closed()
         if silent := len(self._call.silent):
             say(f"{silent} agents did not say in time what they hold of the journal")

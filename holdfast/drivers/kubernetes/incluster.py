@@ -277,8 +277,11 @@ async def _prepare(
 
 async def _roll_call(cluster: Cluster, place: Place, lease: Lease, token: str) -> RollCall:
     """What the agents say that run."""
-    label = f"{JOB}={place.job.name}"
-    pods = (await cluster.listed(PODS, Pod, labels=label)).items
+
+    async def existing() -> list[Pod]:
+        return (await cluster.listed(PODS, Pod, labels=f"{JOB}={place.job.name}")).items
+
+    pods = await existing()
     machine = next((p.spec.node_name for p in pods if p.metadata.name == lease.former), None)
     agents = _agents(pods)
     near = {pod.uid for pod in agents if pod.spec.node_name == machine}
@@ -286,7 +289,7 @@ async def _roll_call(cluster: Cluster, place: Place, lease: Lease, token: str) -
 
     async def running() -> set[str] | None:
         try:
-            return {p.uid for p in _agents((await cluster.listed(PODS, Pod, labels=label)).items)}
+            return {pod.uid for pod in _agents(await existing())}
         except ApiError:
             return None
 

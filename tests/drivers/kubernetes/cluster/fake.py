@@ -235,7 +235,9 @@ class FakeCluster:
                 evict(self.store, pod["metadata"]["namespace"], pod["metadata"]["name"], {})
 
     def pods(self, namespace: str = "default", **labels: str) -> list[Body]:
-        """Pods with these labels; `job="a"` and `role="node"` are Holdfast's own."""
+        """Pods with these labels; `job="a"` and `role="node"` are Holdfast's own. A label that no
+        pod can have is a mistake: nothing would be waited for."""
+        assert not any("/" in key for key in labels), "the prefix is added here"
         wanted = {f"holdfast.dev/{key}": value for key, value in labels.items()}
         return [
             pod
