@@ -4,6 +4,8 @@ Signs of life are passed on in any order, so the oldest is looked for: among tho
 within a millisecond, a few times a second.
 """
 
+from collections.abc import Collection
+
 
 class Liveness:
     """Nodes and their last sign of life. Times are of one clock that never steps back."""
@@ -52,6 +54,11 @@ class Expected:
     def forget(self, node: str) -> None:
         """It has come, or is given up."""
         self._until.pop(node, None)
+
+    @property
+    def awaited(self) -> Collection[str]:
+        """All of them."""
+        return self._until.keys()
 
     def late(self, now: float) -> list[str]:
         """Those that have not come in time."""

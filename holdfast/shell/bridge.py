@@ -55,6 +55,8 @@ from holdfast.messages import (
     WorkersStopped,
 )
 
+NOTHING_THERE = "nothing answers where its rendezvous store was"
+
 
 class Bridge:
     """What is known of the nodes besides the controller's state: signs of life, telemetry, answers.
@@ -190,11 +192,21 @@ class Bridge:
         """Nodes of which no sign of life was told in time."""
         return [node for node, _ in self._liveness.silent(now, self._timeout_s)]
 
-    def unreachable(self, node: str, silent_s: float, now: float) -> list[AnyEvent]:
-        """It is silent, and its machine answers nothing either."""
+    def unreachable(
+        self, node: str, silent_s: float, now: float, *, left: bool = False
+    ) -> list[AnyEvent]:
+        """It is silent, and its machine answers nothing either. `left`: it has left its connection
+        for so long, or does not come to us at all."""
+        if node in self.expected.awaited:
+            how = "it does not connect"
+            silent_s = _waited_s(self._state, self.progress, node, now)
+        else:
+            how = f"its connection ended {silent_s:.1f} s ago" if left else _silence(silent_s)
         self._liveness.forget(node)
-        why = f"{_silence(silent_s)}, and its machine acknowledges nothing that is sent to it"
-        return [*self._flushed(now), _lost(node, NodeLostReason.SILENT, why, silent_s)]
+        self.expected.forget(node)
+        what = NOTHING_THERE if left else "its machine acknowledges nothing that is sent to it"
+        lost = _lost(node, NodeLostReason.SILENT, f"{how}, and {what}", silent_s)
+        return [*self._flushed(now), lost]
 
     def tick(self, now: float) -> list[AnyEvent]:
         """Nodes that are silent, stay away, or do not obey. Each is named once."""

@@ -9,14 +9,16 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast import interrupts
 from holdfast.actions import Outcome
-from holdfast.events import StopRequested
+from holdfast.events import StopRequested, Store
 from holdfast.messages import Question
+from holdfast.reach import REFUSED, trouble_reaching
 from holdfast.shell.clock import Clock
+from holdfast.shell.knocking import Answered
 from holdfast.shell.server import Server
 from holdfast.shell.shell import Shell
 from holdfast.shell.supervision import keep_running
@@ -38,6 +40,7 @@ class Host:
         self.shell = shell
         self.server = Server(shell, token, clock.now, self.wake)
         shell.catch_up, shell.wake = self.server.catch_up, self.wake
+        shell.nodes.knocking.knock = self._knock
         self._clock, self._timeout_s = clock, timeout_s
         self._loop = asyncio.get_running_loop()
         self._turn: asyncio.Handle | None = None
@@ -46,6 +49,7 @@ class Host:
         self._looked_at = time.monotonic()
         self._over: asyncio.Future[Outcome | None] = self._loop.create_future()
         self._stops_asked = 0
+        self._knocking: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
         """Something was heard."""
@@ -77,7 +81,8 @@ class Host:
                 await end(outcome)
             return outcome
         finally:
-            await cancelled(looking, *running)
+            knocking = (self._knocking,) if self._knocking is not None else ()
+            await cancelled(looking, *running, *knocking)
             for handle in (self._turn, self._timer):
                 if handle is not None:
                     handle.cancel()
@@ -101,6 +106,15 @@ class Host:
         """Take agents in again."""
         await self.server.listen_again()
         self.shell.expect_again()
+
+    def _knock(self, stores: Sequence[Store], within_s: float, answered: Answered) -> None:
+        async def knock() -> None:
+            tries = [trouble_reaching(store.host, store.port, within_s) for store in stores]
+            found = zip(stores, await asyncio.gather(*tries), strict=True)
+            answers = [not why or (why == REFUSED and not store.hosted) for store, why in found]
+            answered(answers, self._clock.now())
+
+        self._knocking = self._loop.create_task(knock())
 
     def ask(self, question: Question, nodes: Iterable[str]) -> None:
         """Send this to those of these nodes that are connected."""

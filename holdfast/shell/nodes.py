@@ -30,6 +30,7 @@ from holdfast.messages import (
 )
 from holdfast.shell.asking import AskedWire, Asking
 from holdfast.shell.bridge import Bridge
+from holdfast.shell.knocking import Knocking
 
 LOOK_S = 1.0  # between two looks at a node that is not silent
 GOODBYE_S = 5.0  # for an agent that was let go to close its connection
@@ -93,6 +94,7 @@ class NodeLives:
         self._put, self._changed = put, changed
         self.bridge = Bridge(state, timeout_s, clock(), term)
         self.asking = Asking(timeout_s, state.wanted)
+        self.knocking = Knocking(state, timeout_s, self._vanished)
         self._nodes: dict[str, _Node] = {}
         self._looked: dict[str, float] = {}  # connected nodes, the longest not looked at first
         self._ever_expected: set[str] = set()
@@ -114,6 +116,7 @@ class NodeLives:
         known = self._nodes.get(node)
         if known is None or known.wire is None:
             self.bridge.expect(node, self._clock() + within_s)
+            self.knocking.left(node, self._clock())
 
     def expect_once(self, node: str, within_s: float) -> None:
         """The same, unless it was expected or heard of before."""
@@ -136,6 +139,7 @@ class NodeLives:
         if events is None:
             return False
         self._put(events, None)
+        self.knocking.back(node)
         old, known.wire, known.heard_at, known.dismissed_at = known.wire, wire, now, None
         self._looked[node] = now
         self._ever_expected.add(node)
@@ -180,6 +184,8 @@ class NodeLives:
         known = self._nodes.get(node)
         if known is not None and known.wire is wire:
             self._disconnect(node, known)
+            if self._farewell is None and node in self._nodes:
+                self.knocking.left(node, self._clock())
 
     def _disconnect(self, node: str, known: _Node) -> None:
         self._pass_on(node, known)
@@ -205,6 +211,11 @@ class NodeLives:
         gone = self.asking.look(self._wires(), now) if self.asking.is_due(now) else []
         for node in gone:
             self._put(self.bridge.unreachable(node, now - self._nodes[node].heard_at, now), None)
+        self.knocking.look(now, self._wires)
+
+    def _vanished(self, node: str, away_s: float, now: float) -> None:
+        if node not in self._state.lost:
+            self._put(self.bridge.unreachable(node, away_s, now, left=True), None)
 
     def _wires(self) -> dict[str, Wire]:
         """Of nodes that are not given up."""
@@ -296,6 +307,7 @@ class NodeLives:
             self._pass_on(node, known)
         self.bridge.forgive(now, late_s, silent_s)
         self.asking.forgive()
+        self.knocking.forgive(late_s)
         for known in self._nodes.values():
             known.heard_at = min(now, known.heard_at + silent_s)
         return silent_s
@@ -329,6 +341,7 @@ class NodeLives:
         """Its connection is closed, after what it was told last; facts it sends are not heard."""
         known = self._nodes.pop(node, None)
         self._looked.pop(node, None)
+        self.knocking.back(node)
         if known is not None and known.wire is not None:
             known.wire.close("this node was replaced")
             self._changed(node)
@@ -340,6 +353,7 @@ class NodeLives:
                 known.wire.close(why)
                 self._disconnect(node, known)
             self.bridge.forget(node)
+            self.knocking.back(node)
 
     def say_farewell(self, leave: Leave) -> None:
         """To everybody, and to whoever connects from now on. How long they take is their engine's

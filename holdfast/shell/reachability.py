@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.controller import State
 from holdfast.diagnosis.reachability import judge
-from holdfast.events import HealthChanged, Severity, Store
+from holdfast.events import HealthChanged, Severity
 from holdfast.evidence import PeerAddress, PeerReach
+from holdfast.shell.knocking import store_of
 
 PEERS_MAX = 8
 RING = 2  # peers that each node tries where all are asked
@@ -51,16 +52,10 @@ class Reachability:
         return {node: peers[:RING] for node, peers in found.items()}
 
     def _address(self, node: str) -> PeerAddress | None:
-        known, store = self._state.nodes.get(node), self._store(node)
+        known, store = self._state.nodes.get(node), store_of(self._state, node)
         if known is None or store is None:
             return None
         return PeerAddress(node=known.name, host=store.host, port=store.port)
-
-    def _store(self, node: str) -> Store | None:
-        known, start = self._state.nodes.get(node), self._state.start
-        if known is None or known.store is not None:
-            return known.store if known is not None else None
-        return start.store if start is not None and known.node_rank == 0 else None
 
     def heard(self, name: str, reached: Iterable[PeerReach]) -> None:
         """What a node says."""

@@ -141,7 +141,7 @@ class Shell:
         self.nodes = NodeLives(
             self.state, settings.timeout_s, settings.term, clock, self._heard, self._changed
         )
-        self.nodes.asking.near = engine.near
+        self.nodes.asking.near = self.nodes.knocking.near = engine.near
         self._replicas = self._copies(lines) if lines is not None else None
         self.decisions = Decisions(
             controller, book, self._replicas, self.nodes.acknowledge, engine.disk_full, clock

@@ -14,8 +14,9 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
-from holdfast.events import AnyEvent, Beginning, StragglersFound
+from holdfast.events import AnyEvent, Beginning, Store, StragglersFound
 from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
+from holdfast.shell.knocking import AWAY, LOOK, Answered, store_of
 from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.preparation import Tried
 from holdfast.shell.shell import Settings, Shell
@@ -35,6 +36,7 @@ LATE_S = 1.0  # so late a look blames nobody, as in a host
 LOOK_S = 0.25  # between two looks for silence, as a host has them
 STALL_MAX_S = 60.0
 RETRY_S = 1.0
+KNOCK_S = 0.002  # for the answer of a kernel
 
 
 class Site(Protocol):
@@ -126,6 +128,8 @@ class Control:
         if self.lease is not None:
             self.shell.preparation.try_image = self._try_image
         self.shell.hangs.may_stand = self._may_stand
+        if "blackouts" in env.hardship.rates:
+            self.shell.nodes.knocking.knock = self._knock
         self.shell.can_hand_over = lambda: self.lease is not None and not self._doubts()
         self.duties = {
             "watch": SimulatedDuty(env, self),
@@ -368,6 +372,24 @@ class Control:
     def closed(self, wire: SimulatedWire) -> None:
         """A connection is gone that it has not closed."""
         self.hear(lambda: self.shell.closed(wire.agent.node, wire))
+        if "blackouts" in self._env.hardship.rates:
+            self.look_in(AWAY * self._timeout_s)
+
+    def _knock(self, stores: Sequence[Store], within_s: float, answered: Answered) -> None:
+        """Kernels answer, whatever their processes do; that of a dead machine does not."""
+        nodes = {store_of(self.state, node): node for node in self.state.nodes}
+        agents = {agent.node: agent for agent in self._site.living()}
+        found = [agents.get(nodes[store]) for store in stores]
+        there = [a is not None and (a.node == self.machine or self._reaches(a)) for a in found]
+
+        def tell() -> None:
+            answered(there, self.clock)
+            self.look_in(LOOK * self._timeout_s)
+
+        self._env.after(KNOCK_S if all(there) else within_s, self.hear, tell)
+
+    def _reaches(self, agent: SimulatedAgent) -> bool:
+        return self.reach and agent.reach
 
     def telemetry(self) -> None:
         """Everybody's newest reports are looked at."""

@@ -89,6 +89,7 @@ class ControlEnd(Protocol):
     machine: str
     alive: bool
     stalled: bool
+    reach: bool  # agents on other machines
 
     @property
     def clock(self) -> float:
@@ -307,7 +308,8 @@ class SimulatedWire:
     def flow(self) -> None:
         """Everything that waited arrives, and the news that the other end has left; unless that has
         gone with its machine: then nobody answers, and the agent finds out."""
-        if not self.control.alive:
+        control = self.control
+        if not control.alive or not (control.reach or control.machine == self.agent.node):
             return
         self._stalls += 1
         self._down.flow()

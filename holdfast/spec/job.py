@@ -127,7 +127,8 @@ class Recovery(Section):
     """Length of the sliding window in which restarts are counted."""
     heartbeat_timeout_s: Seconds = 5.0
     """A node without a heartbeat for this long is lost. One whose machine does not even acknowledge
-    what is sent to it, while others are heard, is lost after two fifths of it."""
+    what is sent to it, or where nothing answers once its connection has ended, while others are
+    heard, is lost after two fifths of it."""
     restart_grace_s: Seconds = 2.0
     """Between SIGTERM and SIGKILL when workers are stopped to be restarted."""
     stop_grace_s: Seconds = 15.0

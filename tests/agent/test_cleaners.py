@@ -18,12 +18,10 @@ SEGMENT = """
 import os, time
 from multiprocessing.shared_memory import SharedMemory
 segment = SharedMemory(create=True, size=1 << 16)
-own = f"/dev/shm/holdfast-test-{os.getpid()}"
+own = f"/dev/shm/made-by-hand-{os.getpid()}"
 open(own, "w").close()
-if os.fork() == 0:
-    print("child", os.getpid(), flush=True)
-    time.sleep(600)
-print("made", segment.name, own, flush=True)
+words = ("made", segment.name, own) if os.fork() else ("child", str(os.getpid()))
+os.write(1, (" ".join(words) + "\\n").encode())  # at once: both write here
 time.sleep(600)
 """
 TENSOR = """

@@ -41,7 +41,7 @@ def documented(page: str, job: str) -> Iterator[list[str]]:
 def printed(home: Path, job: str, text: str) -> Callable[[], bool]:
     """Whether a worker of the job has printed `text`."""
     logs = home / "jobs" / job / "logs"
-    return lambda: any(text in path.read_text() for path in logs.glob("*/*.log"))
+    return lambda: any(text in path.read_text() for path in logs.glob("*/rank-*.log"))
 
 
 @pytest.fixture

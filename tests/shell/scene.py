@@ -37,9 +37,9 @@ def hello(node: str = "n", protocol: int = PROTOCOL, obeyed: int = 0, workers: i
     )  # fmt: skip
 
 
-def ready(node: str) -> NodeReady:
+def ready(node: str, store: Store | None = None) -> NodeReady:
     """Its node can start workers."""
-    return NodeReady(node=node, store=Store("h", sum(node.encode()), True))
+    return NodeReady(node=node, store=store or Store("h", sum(node.encode()), True))
 
 
 class Book:

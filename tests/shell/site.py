@@ -10,7 +10,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
 from holdfast.controller import Controller, Limits, State
-from holdfast.events import AnyEvent, JobSubmitted
+from holdfast.events import AnyEvent, JobSubmitted, Store
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
@@ -181,8 +181,8 @@ async def open_site(
 class Agent:
     """An agent that is there, gives signs of life, and remembers what it was told."""
 
-    def __init__(self, node: str) -> None:
-        self.node = node
+    def __init__(self, node: str, store: Store | None = None) -> None:
+        self.node, self._store = node, store
         self.told: list[ToAgent | Question | ToClient] = []
         self.connection: ClientConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -191,7 +191,7 @@ class Agent:
         """Connect, and be ready."""
         self.connection = await dial(port)
         await send(self.connection, hello(self.node))
-        await send(self.connection, Fact(seq=1, event=ready(self.node)))
+        await send(self.connection, Fact(seq=1, event=ready(self.node, self._store)))
         tasks = (self._hear(self.connection), self._live(self.connection, pulse_s))
         self._tasks = [asyncio.create_task(task) for task in tasks]
         return self
