@@ -48,7 +48,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as home:
         monkeypatch.setenv("HOLDFAST_HOME", home)
         folder = Path(home, "jobs", "job")
-        recorded_job.record(folder, days=1, nodes=4, until=1.7e9, rate=2000.0)
+        recorded_job.record(folder, days=0.4, nodes=4, until=1.7e9, rate=4000.0)
         (folder / "lock").touch()
         _allow(Path(home), stat.S_IWUSR)
         yield folder

@@ -41,9 +41,19 @@ class Source:
 
     @functools.cached_property
     def _nodes(self) -> dict[type[ast.AST], list[ast.AST]]:
+        """In the order of the text. This is `ast.walk` at a third of its cost, without contexts:
+        there are two million others."""
         found: dict[type[ast.AST], list[ast.AST]] = {}
-        for node in ast.walk(self.tree):
+        left: list[ast.AST] = [self.tree]
+        while left:
+            node = left.pop()
             found.setdefault(type(node), []).append(node)
+            for name in reversed(node._fields):
+                value = getattr(node, name, None)
+                if isinstance(value, list):
+                    left += [one for one in reversed(value) if isinstance(one, ast.AST)]
+                elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                    left.append(value)
         return found
 
 
@@ -55,6 +65,11 @@ def sources() -> list[Source]:
 def package() -> list[Source]:
     """Every Python file of the package that is shipped."""
     return _below("holdfast")
+
+
+def forget() -> None:
+    """They are large."""
+    _below.cache_clear()
 
 
 @functools.cache

@@ -174,6 +174,9 @@ DEFINITIONS = Kind(
 ACCESS_REVIEWS = Kind(
     "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False
 )
+RULES_REVIEWS = Kind(
+    "authorization.k8s.io/v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", False
+)
 OTHERS_ACCESS_REVIEWS = Kind(
     "authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", False
 )

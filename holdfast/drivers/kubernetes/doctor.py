@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.drivers.kubernetes.cluster import (
-    ACCESS_REVIEWS,
     NAMESPACES,
     ApiError,
     Cluster,
@@ -22,12 +21,12 @@ from holdfast.drivers.kubernetes.cluster import (
     kind_of,
 )
 from holdfast.drivers.kubernetes.ending import main_object
+from holdfast.drivers.kubernetes.granted import AT_ONCE, Right, lacking
 from holdfast.drivers.kubernetes.manifests.request import NEWEST, OLDEST, Request
 from holdfast.drivers.kubernetes.submit import wanted
 from holdfast.drivers.kubernetes.submit_refusals import INSTALL
 from holdfast.spec.cluster import ENGINES
 
-AT_ONCE = 8
 QUEUES = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
 VOLCANO_IDLE = "only the CRDs of Volcano are installed: no controller has created its queue"
 PEOPLE = (  # what people do with a job that runs: group, resource, verbs
@@ -58,23 +57,6 @@ class Patient:
     given: bool  # whether it is a job of the user's
     server: str
     words: str  # to be added to commands
-
-
-class Right(NamedTuple):
-    """To do one thing with one resource; `name` "" for any."""
-
-    group: str
-    resource: str
-    verb: str
-    name: str = ""
-    namespaced: bool = True
-
-    @property
-    def of(self) -> str:
-        """The resource as kubectl writes it."""
-        head, _, part = self.resource.partition("/")
-        whole = f"{head}.{self.group}" if self.group else head
-        return f"{whole}/{part}" if part else whole
 
 
 Examination = Callable[[Patient], Awaitable[list[ClusterCheck]]]
@@ -113,21 +95,14 @@ async def namespace(patient: Patient) -> list[ClusterCheck]:
 
 
 async def rights(patient: Patient) -> list[ClusterCheck]:
-    """What submitting the job and working with it takes, asked right by right."""
-    asked = sorted(needed(patient.request))
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def allowed(right: Right) -> bool:
-        async with turns:
-            return await _allowed(patient.cluster, right)
-
-    answers = await asyncio.gather(*map(allowed, asked))
-    lacking = [right for right, yes in zip(asked, answers, strict=True) if not yes]
-    if not lacking:
+    """What submitting the job and working with it takes."""
+    asked = needed(patient.request)
+    missing = await lacking(patient.cluster, asked)
+    if not missing:
         return [ClusterCheck("rights", True, f"all {len(asked)} required permissions", "")]
-    found = "; ".join(f"{of}: {', '.join(verbs)}" for of, verbs in _by_resource(lacking).items())
+    found = "; ".join(f"{of}: {', '.join(verbs)}" for of, verbs in _by_resource(missing).items())
     return [
-        ClusterCheck("rights", False, f"you lack permissions: {found}", _grant(patient, lacking))
+        ClusterCheck("rights", False, f"you lack permissions: {found}", _grant(patient, missing))
     ]
 
 
@@ -162,40 +137,21 @@ def _handed_on(rule: dict[str, Any], *, namespaced: bool) -> set[Right]:
     }
 
 
-async def _allowed(cluster: Cluster, right: Right) -> bool:
-    resource, _, part = right.resource.partition("/")
-    attributes = {
-        "group": right.group,
-        "resource": resource,
-        "verb": right.verb,
-        **({"namespace": cluster.namespace} if right.namespaced else {}),
-        **({"subresource": part} if part else {}),
-        **({"name": right.name} if right.name else {}),
-    }
-    body = {
-        "apiVersion": ACCESS_REVIEWS.api,
-        "kind": ACCESS_REVIEWS.kind,
-        "metadata": {},
-        "spec": {"resourceAttributes": attributes},
-    }
-    return bool((await cluster.create(body))["status"]["allowed"])
-
-
-def _by_resource(lacking: Iterable[Right]) -> dict[str, list[str]]:
+def _by_resource(rights: Iterable[Right]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for right in lacking:
+    for right in rights:
         verbs = found.setdefault(right.of, [])
         if right.verb not in verbs:
             verbs.append(right.verb)
     return found
 
 
-def _grant(patient: Patient, lacking: list[Right]) -> str:
+def _grant(patient: Patient, missing: list[Right]) -> str:
     """Commands for an administrator."""
-    of, verbs = next(iter(_by_resource(lacking).items()))
-    inside = next(right for right in lacking if right.of == of).namespaced
+    of, verbs = next(iter(_by_resource(missing).items()))
+    inside = next(right for right in missing if right.of == of).namespaced
     kind, where = ("role", f" -n {patient.cluster.namespace}") if inside else ("clusterrole", "")
-    more = "" if len(_by_resource(lacking)) == 1 else ", similarly for the others,"
+    more = "" if len(_by_resource(missing)) == 1 else ", similarly for the others,"
     return (
         f"an administrator can: kubectl create {kind} holdfast-user{where} "
         f"--verb={','.join(verbs)} --resource={of}{more} and bind it to you "

@@ -51,7 +51,7 @@ PARTS = {  # subresources besides `status`
 }
 ONLY_CREATED = frozenset(
     ("selfsubjectaccessreviews", "selfsubjectreviews", "subjectaccessreviews", "tokenreviews")
-)
+) | {"selfsubjectrulesreviews"}
 
 
 class Kinds:

@@ -359,6 +359,8 @@ class ApiServer:
         """Whose a token is; whether the one who asks, or who is named, may do something."""
         if body["kind"] == "TokenReview":
             return {**body, "status": self.access.reviewed(body["spec"]["token"])}
+        if body["kind"] == "SelfSubjectRulesReview":
+            return {**body, "status": self.access.listed(user, body["spec"]["namespace"])}
         user = body["spec"].get("user", user)
         asked = body["spec"].get("resourceAttributes", {})
         part = asked.get("subresource", "")
