@@ -76,6 +76,7 @@ def finite(state: State, step: int) -> int:
 def heard(state: State, verdict: Diagnosed) -> int | None:
     """The first step whose numbers are worth nothing, if that is why training has to go back."""
     if state.bad_step is None:
+        _passed(state)
         return None
     corrupt = state.bad_step == state.corrupt_step  # corruption.py has seen to what follows
     if verdict.step is not None:
@@ -84,6 +85,14 @@ def heard(state: State, verdict: Diagnosed) -> int | None:
     if incident.cause == CAUSE:
         incident.step = state.bad_step
     return None if corrupt else state.bad_step
+
+
+def _passed(state: State) -> None:
+    """The place is behind training, as it is known once the attempt has ended: whoever loses what
+    was saved since, and comes there again, comes there with other numbers."""
+    last = state.last_bad_step
+    if last is not None and (state.reached or 0) > last + NEAR_STEPS:
+        state.last_bad_step = None
 
 
 def stops(state: State) -> bool:

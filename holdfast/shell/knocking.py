@@ -2,7 +2,7 @@
 
 An agent that lives connects again within a second. Where its process, its machine or the way to it
 is gone, nothing answers at its rendezvous store either; the kernel of a machine whose processes are
-only stopped answers. So whoever stays away is knocked at, and is lost once all knocks were in vain
+only stopped answers. So whoever stays away is knocked at, and is lost once no knock was answered
 for as long as a link that is switched over may swallow them: sooner than silence alone is believed.
 Whether it is we who are cut off, or a firewall that swallows knocks, is told by connected nodes,
 on other machines where there are any, that are knocked at beside: they have to answer, and be no
@@ -41,7 +41,7 @@ class _Away:
     """One node that is not connected."""
 
     since: float
-    dark_since: float | None = None  # the first knock of those that were in vain
+    dark_since: float | None = None  # the first knock of those that were not answered
 
 
 class Knocking:

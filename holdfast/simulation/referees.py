@@ -245,6 +245,7 @@ class Persistence:
                     return ""  # nothing had failed
                 if self._version < before:
                     self._starts.append(Begun(entry.at, counts=False))
+                    self._fruitless += 1  # where something else has failed, too
                     return ""
                 return self._started(entry.at)
         return ""

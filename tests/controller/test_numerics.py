@@ -132,6 +132,30 @@ def test_once_training_is_past_the_place_everything_may_be_restored_again() -> N
     assert only(world.recover(), StartAttempt).restore_below is None
 
 
+def falls_back(world: World, reached: int, restored: int) -> list[AnyAction]:
+    """Training comes so far and loses what it has saved; then numbers are bad at step 12."""
+    world.train(step=reached, restored=11)
+    world.kill("b", 1, step=reached)
+    world.recover()
+    return again(world, 12, restored=restored)
+
+
+def test_where_training_has_passed_the_place_it_is_a_new_one_when_it_comes_there_again() -> None:
+    """What was saved since is lost, with the nodes that held it."""
+    world = running()
+    broke(world, 12)
+    stopped(world, 13)
+    start = only(falls_back(world, 13 + NEAR_STEPS, restored=3), StartAttempt)
+    assert start.restore_below == 12
+
+
+def test_who_has_hardly_passed_the_place_has_not() -> None:
+    world = running()
+    broke(world, 12)
+    stopped(world, 13)
+    assert only(falls_back(world, 12 + NEAR_STEPS, restored=3), EndJob)
+
+
 def test_a_job_that_stops_on_nan_ends_with_its_story() -> None:
     world = running(on_nan="stop")
     broke(world, 12)
