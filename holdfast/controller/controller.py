@@ -442,7 +442,7 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
             state.instrumented = True
             sizes.arrived(state, event.ago_s)
         case Milestone.RESTORED if event.step is not None:
-            state.restored = event.step
+            recovery.restored(state, event.step)
             incidents.resumed_after(state, event.step)
             skipping.restored(state, event.step, event.skipped)
         case Milestone.FIRST_STEP:

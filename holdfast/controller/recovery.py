@@ -180,6 +180,7 @@ def _count(state: State, verdict: Diagnosed) -> None:
     state.fruitless += 1
     if progress:
         _forget(state)
+        state.falls = 0
     else:
         state.named = [*state.named, _named(state, verdict)][-NAMED_KEPT:]
     if verdict.environment and state.trouble_since is None:
@@ -194,6 +195,17 @@ def _forget(state: State) -> None:
     """Attempts without progress, and what they have brought about: there was some."""
     state.fruitless, state.named, state.checked = 0, [], False
     state.barren, state.trouble_since = 0, None
+
+
+def restored(state: State, step: int) -> None:
+    """An attempt goes on after this step. Behind the furthest one that is progress as well, where
+    it is more than the attempt before went on after: a job that has lost what it had saved makes up
+    for it. What is lost as often as restarts are allowed is no progress."""
+    before, state.kept, state.restored = state.kept, step, step
+    if before is not None and step < before:
+        state.falls += 1
+    elif before is not None and step > before and 0 < state.falls <= state.limits.max_restarts:
+        _forget(state)
 
 
 def _made_progress(state: State, verdict: Diagnosed) -> bool:
