@@ -54,11 +54,17 @@ class Knocking:
     ) -> None:
         self._state, self._timeout_s, self._gone = state, timeout_s, gone
         self._away: dict[str, _Away] = {}
+        self._told: dict[str, Store | None] = {}
         self._looked_at = -math.inf
         self._round = 0
         self._knocks = False
         self.near: Callable[[str], bool] = lambda _node: False  # whether it goes down with us
         self.knock: Knock = lambda _stores, _within_s, _answered: None  # nothing is known
+
+    def told(self, node: str, store: Store | None) -> None:
+        """Where its newest store listens, if it has one. The state follows once the attempt has
+        stopped everywhere, which a node that is away delays."""
+        self._told[node] = store
 
     def left(self, node: str, now: float) -> None:
         """It was connected, or is expected."""
@@ -67,6 +73,11 @@ class Knocking:
     def back(self, node: str) -> None:
         """It is connected, or is not waited for any more."""
         self._away.pop(node, None)
+
+    def forget(self, node: str) -> None:
+        """It was given up."""
+        self.back(node)
+        self._told.pop(node, None)
 
     def forgive(self, late_s: float) -> None:
         """Nobody listened for so long: a round that is under way says nothing."""
@@ -107,8 +118,13 @@ class Knocking:
         self.knock([*asked.values(), *beside], WITHIN * self._timeout_s, answered)
 
     def _doors(self, nodes: Iterable[str]) -> Iterator[tuple[str, Store]]:
-        found = ((node, store_of(self._state, node)) for node in nodes)
+        found = ((node, self.door(node)) for node in nodes)
         return ((node, store) for node, store in found if store is not None)
+
+    def door(self, node: str) -> Store | None:
+        """Where to knock at a node."""
+        known = node in self._told and node in self._state.nodes
+        return self._told[node] if known else store_of(self._state, node)
 
     def _judge(self, asked: Mapping[str, bool], began: float, now: float) -> None:
         for node, answers in asked.items():

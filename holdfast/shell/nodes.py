@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.controller import State
-from holdfast.events import AnyEvent, NodesMet
+from holdfast.events import AnyEvent, NodeReady, NodesMet
 from holdfast.messages import (
     PROTOCOL,
     Ack,
@@ -27,6 +27,7 @@ from holdfast.messages import (
     Report,
     ToAgent,
     Welcome,
+    WorkersStopped,
 )
 from holdfast.shell.asking import AskedWire, Asking
 from holdfast.shell.bridge import Bridge
@@ -170,6 +171,8 @@ class NodeLives:
             return
         if fact.seq > known.heard:
             known.heard = fact.seq
+            if isinstance(fact.event, NodeReady | WorkersStopped):
+                self.knocking.told(node, fact.event.store)
             self._put(self.bridge.fact(node, fact.event, self._clock()), (node, fact.seq))
         elif fact.seq <= known.acked:
             known.wire.send(Ack(seq=fact.seq, term=self._term))
@@ -341,7 +344,7 @@ class NodeLives:
         """Its connection is closed, after what it was told last; facts it sends are not heard."""
         known = self._nodes.pop(node, None)
         self._looked.pop(node, None)
-        self.knocking.back(node)
+        self.knocking.forget(node)
         if known is not None and known.wire is not None:
             known.wire.close("this node was replaced")
             self._changed(node)

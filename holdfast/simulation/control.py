@@ -16,7 +16,7 @@ from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
 from holdfast.events import AnyEvent, Beginning, Store, StragglersFound
 from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
-from holdfast.shell.knocking import AWAY, LOOK, Answered, store_of
+from holdfast.shell.knocking import AWAY, LOOK, Answered
 from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.preparation import Tried
 from holdfast.shell.shell import Settings, Shell
@@ -377,7 +377,8 @@ class Control:
 
     def _knock(self, stores: Sequence[Store], within_s: float, answered: Answered) -> None:
         """Kernels answer, whatever their processes do; that of a dead machine does not."""
-        nodes = {store_of(self.state, node): node for node in self.state.nodes}
+        doors = self.shell.nodes.knocking
+        nodes = {doors.door(node): node for node in self.state.nodes}
         agents = {agent.node: agent for agent in self._site.living()}
         found = [agents.get(nodes[store]) for store in stores]
         there = [a is not None and (a.node == self.machine or self._reaches(a)) for a in found]

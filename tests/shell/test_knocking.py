@@ -190,6 +190,20 @@ def test_the_first_of_an_attempt_hosts_its_store() -> None:
     assert store_of(world.state, "b") == Store(host="h", port=2, hosted=True)
 
 
+def test_where_a_node_said_last_that_its_store_is_it_is_knocked_at() -> None:
+    """The first of an attempt has closed its store, and the state does not know of the next yet."""
+    world = World("b")
+    world.answers = {"c"}
+    world.knocking.told("b", Store(host="h", port=3, hosted=True))  # answers as c
+    world.leaves("a")
+    world.passes(SOON_S + T)
+    assert [node for node, _ in world.lost] == ["a"]
+    world.knocking.told("b", None)
+    world.leaves("d")
+    world.passes(5 * T)
+    assert [node for node, _ in world.lost] == ["a"], "nobody answers beside"
+
+
 # ── with sockets ──
 
 
