@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from holdfast.events import HangSuspected, Milestone, in_rows
 from holdfast.messages import SAVES, Report, WorkerReport
@@ -41,9 +42,23 @@ TRAINS = frozenset((Milestone.FIRST_STEP, Milestone.STEPPED))
 NAMED = 64  # ranks that a suspicion names
 
 
+class Mark(NamedTuple):
+    """By what else than the time a report differs from the one before."""
+
+    step: int
+    phase: str
+    milestones: int
+    section: str
+    printed: bool  # the step is one that it printed: nothing else is known of it
+
+    def is_in(self, section: str) -> bool:
+        return self.phase == SECTION and self.section == section
+
+
 class HangWatch:
     """What is known of the progress of one attempt's ranks. One that has neither called `join()`
-    nor been seen to step, or has left its loop, is not watched, until its script has ended."""
+    nor been seen to step or to print steps, or has left its loop, is not watched, until its script
+    has ended."""
 
     def __init__(self, timeout_s: float, step_timeout_s: float = 0.0) -> None:
         self._timeouts_s = timeout_s, step_timeout_s or math.inf  # of anything, of a step
@@ -58,10 +73,10 @@ class HangWatch:
         self._reported = True
         self._trained = bytearray(world_size)  # whether it has done its first step
         self._untrained = world_size
-        self._marks: dict[int, tuple[int, str, int]] = {}  # what each rank said last
+        self._marks: dict[int, Mark] = {}  # what each rank said last
         self._times: deque[float] = deque(maxlen=KEPT)
         self._longest_s = self._first_s = 0.0  # pauses: of all steps, and of the first
-        self._section_s = 0.0  # the longest
+        self._sections_s: dict[str, float] = {}  # the longest of each name
         self._next = 0.0  # suspicion, at the earliest
 
     def observe(self, report: Report, now: float) -> None:
@@ -118,12 +133,14 @@ class HangWatch:
     def _budget_s(self, still: Sequence[int]) -> float:
         if not all(self._trained[rank] for rank in still):
             return self._begin_s
-        storage = all(self._marks[rank][1] in STORAGE_PHASES for rank in still)
+        marks = [self._marks[rank] for rank in still]
+        storage = all(mark.phase in STORAGE_PHASES for mark in marks)
         floor_s = STORAGE_FLOOR_S if storage else FLOOR_S
         if len(self._times) < LEARNED:
             floor_s = max(floor_s, BEGIN_MIN_S, PAUSES * self._first_s)
-        if any(self._marks[rank][1] == SECTION for rank in still):
-            floor_s = max(floor_s, SECTION_FLOOR_S, PAUSES * self._section_s)
+        if sections := {mark.section for mark in marks if mark.phase == SECTION}:
+            longest_s = max(self._sections_s.get(name, 0.0) for name in sections)
+            floor_s = max(floor_s, SECTION_FLOOR_S, PAUSES * longest_s)
         usual_s = max(floor_s, STEPS * self.step_s, PAUSES * self._longest_s)
         return min(usual_s, self._timeouts_s[1]) if self._is_step(still) else usual_s
 
@@ -131,7 +148,7 @@ class HangWatch:
         """Whether these are in their steps, or wait for data, and nobody does anything else."""
         known = self._reported and len(self._times) >= LEARNED
         trained = known and all(self._trained[rank] for rank in still)
-        watched = ((mark[1], self._moved[rank]) for rank, mark in self._marks.items())
+        watched = ((mark.phase, self._moved[rank]) for rank, mark in self._marks.items())
         return trained and all(phase in STEP_PHASES for phase, at in watched if at < math.inf)
 
     def _behind(self, still: Sequence[int]) -> list[int]:
@@ -145,31 +162,47 @@ class HangWatch:
             self._moved[rank] = math.inf
             return
         step, ended_at = _newest_step(worker, now)
-        mark, known = (step, worker.phase, len(worker.milestones)), self._marks.get(rank)
+        printed = worker.progress.step is None and not worker.optimizer_steps
+        mark = Mark(step, worker.phase, len(worker.milestones), worker.section, printed)
+        known = self._marks.get(rank)
         if mark == known or worker.milestones.keys().isdisjoint(SHOWS_STEPS):
             return
         self._marks[rank] = mark
         self._reported = Milestone.ARRIVED in worker.milestones
-        if known is not None and known[1] == SECTION != worker.phase:
-            self._section_s = max(self._section_s, now - self._moved[rank])
+        if known is not None and known.phase == SECTION and not mark.is_in(known.section):
+            took_s = now - self._moved[rank]
+            self._sections_s[known.section] = max(self._sections_s.get(known.section, 0.0), took_s)
             self.forgive(now)  # others may have waited for it
-        same_phase = known is not None and known[1] == worker.phase
+        if known is not None and known.printed and not printed:
+            self._begin_anew(rank)  # what it printed before was another count
+        same_phase = known is not None and known.phase == worker.phase
         at = ended_at if step > self._step[rank] and same_phase else now
         if step > self._step[rank]:
-            self._advance(worker, step, ended_at)
+            self._advance(worker, step, ended_at, printed=printed)
         before = self._moved[rank]
         self._moved[rank] = max(before, at) if before < math.inf else at
 
-    def _advance(self, worker: WorkerReport, step: int, at: float) -> None:
+    def _begin_anew(self, rank: int) -> None:
+        self._step[rank] = -1
+        self._untrained += self._trained[rank]
+        self._trained[rank] = False
+
+    def _advance(self, worker: WorkerReport, step: int, at: float, *, printed: bool) -> None:
         """It has completed steps: learn how long they take, the first of an attempt apart."""
         rank = worker.rank
         count, pause_s = step - self._step[rank], at - self._moved[rank]
-        self._step[rank] = step
+        self._step[rank], is_first = step, self._step[rank] < 0
+        if printed and is_first:
+            return  # it may say where it goes on from
         if self._trained[rank] and pause_s > -math.inf:
             step_s = worker.step_time_s or worker.optimizer_step_time_s or pause_s / count
             self._times.extend([step_s] * min(count, LEARNED))
-            short = count <= SHORT_ROW
-            longest_s = pause_s - (count - 1) * step_s if short else pause_s / count
+            if printed:
+                longest_s = pause_s  # many print each tenth or hundredth step only
+            elif count <= SHORT_ROW:
+                longest_s = pause_s - (count - 1) * step_s
+            else:
+                longest_s = pause_s / count
             self._longest_s = max(self._longest_s, longest_s)
         elif not self._trained[rank] and not worker.milestones.keys().isdisjoint(TRAINS):
             self._trained[rank] = True
@@ -182,9 +215,12 @@ class HangWatch:
 
 def _newest_step(worker: WorkerReport, now: float) -> tuple[int, float]:
     """How many steps are done, -1 where none are known of, and when the newest was. Those of a
-    script that reports none are those of its optimizers, and count from 1 in each attempt."""
+    script that reports none are those of its optimizers, and count from 1 in each attempt; where
+    none are seen, those that it prints or writes to its file of progress."""
     if worker.progress.step is not None:
         return worker.progress.step, now - worker.progress.step_ago_s
     if worker.optimizer_steps:
         return worker.optimizer_steps, now - worker.optimizer_step_ago_s
+    if worker.printed_step is not None:
+        return worker.printed_step, now - worker.printed_step_ago_s
     return -1, now

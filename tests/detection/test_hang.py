@@ -44,7 +44,7 @@ class Job:
         self.ended_at = dict.fromkeys(range(self.ranks), self.now)
         self.phase = dict.fromkeys(range(self.ranks), "step")
         self.reached = dict.fromkeys(range(self.ranks), JOINED)
-        self.step_s, self.finished = 0.05, False
+        self.step_s, self.finished, self.section = 0.05, False, ""
         self.watch.begin(attempt, self.ranks, self.now)
         self.tell()
 
@@ -58,6 +58,7 @@ class Job:
                 ),
                 milestones=dict.fromkeys(self.reached[rank], 1.0),
                 phase=self.phase[rank],
+                section=self.section,
                 step_time_s=self.step_s,
             )
             for rank, step in self.steps.items()
@@ -344,6 +345,55 @@ def test_of_a_script_without_the_library_the_steps_of_optimizers_are_watched() -
     assert not watch.is_due(now + FLOOR_S - 0.1) and watch.is_due(now + FLOOR_S + 0.1)
     told = watch.suspect(now + FLOOR_S + 0.1)
     assert not told.reported and told.step is None and told.trained
+
+
+def prints(step: int, optimizer_steps: int = 0) -> Report:
+    """A script whose output tells steps, perhaps one in which optimizers are seen, too."""
+    worker = WorkerReport(
+        rank=0, pid=1, progress=Progress(), phase="starting", printed_step=step,
+        milestones=dict.fromkeys((Milestone.STARTED, Milestone.STEPPED), 1.0),
+        optimizer_steps=optimizer_steps, optimizer_step_time_s=0.05 if optimizer_steps else None,
+    )  # fmt: skip
+    return Report(node="n", attempt=1, workers=(worker,))
+
+
+def test_of_a_script_that_prints_its_steps_these_are_watched() -> None:
+    """It prints each hundredth, every 5 s: between two of them nothing is known."""
+    watch, now = HangWatch(TIMEOUT_S), 0.0
+    watch.begin(1, 1, now)
+    for step in range(500, 20_000, 100):
+        for _ in range(25):
+            now += LOOK_S
+            watch.observe(prints(step), now)
+            assert not watch.is_due(now)
+    stands_s = PAUSES * 5.0
+    assert not watch.is_due(now + stands_s - 5.0) and watch.is_due(now + stands_s)
+
+
+def test_where_a_script_goes_on_from_is_not_taken_for_steps_of_its_optimizers() -> None:
+    watch, now = HangWatch(TIMEOUT_S), 1.0
+    watch.begin(1, 1, 0.0)
+    watch.observe(prints(12_000), now)
+    now += BEGIN_S - 5.0  # it compiles
+    assert not watch.is_due(now)
+    for step in range(1, 50):
+        now += 0.05
+        watch.observe(prints(12_000, step), now)
+        assert not watch.is_due(now)
+    assert watch.is_due(now + FLOOR_S + 0.1)
+
+
+def test_a_long_section_leaves_one_of_another_name_no_more_time() -> None:
+    job = Job()
+    job.trains(100)
+    for name, seconds in (("export", 300.0), ("eval", 20.0), ("export", 300.0)):
+        job.section, job.phase = name, dict.fromkeys(job.phase, "section")
+        job.suspicions.clear()
+        job.pass_by(seconds)
+    assert job.suspicions == []  # the second time that is known
+    job.section = "eval"
+    job.pass_by(SECTION_FLOOR_S + 1.0)
+    assert job.suspicions[0].ago_s == pytest.approx(SECTION_FLOOR_S, abs=1.0)
 
 
 def test_a_script_of_which_no_steps_are_seen_is_not_watched() -> None:

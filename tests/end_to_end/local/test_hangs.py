@@ -77,6 +77,23 @@ def test_a_script_without_the_library_that_hangs_is_restarted_too(home: Path) ->
     assert "read_batch" in incident.summary and incident.step is None
 
 
+PRINTS = """
+import time
+for step in range(120):
+    time.sleep(0.05)
+    print("step", step, flush=True)
+"""
+
+
+def test_one_that_stands_still_is_found_by_the_steps_that_it_prints(home: Path) -> None:
+    job = program(home, PRINTS, progress={"step_pattern": r"step (\d+)"}, **TOGETHER).start()
+    job.wait_until(lambda s: (s.printed_step or 0) > 20, "steps in the output")
+    os.kill(job.worker(1), signal.SIGSTOP)
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank) == ("hang", 1) and "SIGSTOP" in incident.summary
+
+
 def test_a_job_whose_workers_are_all_stopped_by_hand_is_left_alone(home: Path) -> None:
     job = small(home, args=["--steps", "60", "--pause", "0.1"], **TOGETHER).start()
     job.wait_step(10)
