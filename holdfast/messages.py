@@ -295,6 +295,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     pulse_s: float = 1.0
     report_s: float = 0.2
     ping_s: float = 4.0
+    trains: bool = False  # there are nodes that have trained: one that joins is a spare at first
 
 
 class Ack(Message, frozen=True, kw_only=True):

@@ -317,7 +317,7 @@ class Agent:
         """There is a forkserver, and the data sets are here."""
         if not (self._parts.processes.ready and self._parts.processes.datasets.whole):
             return
-        self._standing.hold_back()
+        self._standing.hold_back(joins=self._attempts.newest is None and self._controller.trains)
         self._parts.processes.stores.open()
         if self._attempts.shown is None:
             self._parts.processes.warm_up()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent import standing_by
 from holdfast.agent.fork_protocol import ChildKind
 from holdfast.agent.standing_by import StandingBy
 
@@ -74,6 +75,25 @@ def test_a_worker_that_fails_above_join_is_to_show_why_in_an_attempt() -> None:
     parts = node()
     StandingBy(parts).hold_back()
     del parts.processes.workers.warm[1]
+    finish(parts)
+    assert parts.offer.held == 0
+
+
+def test_a_node_that_comes_while_the_others_train_is_a_spare_once_its_workers_stand() -> None:
+    parts = node("processes")
+    StandingBy(parts).hold_back(joins=True)
+    assert parts.offer.held == 1
+    parts.processes.workers.warm[1].control.at = "join()"
+    finish(parts)
+    assert parts.offer.held == 0
+
+
+def test_but_one_that_takes_longer_than_two_minutes_is_counted_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = node("processes")
+    monkeypatch.setattr(standing_by, "JOINS_S", 0.0)
+    StandingBy(parts).hold_back(joins=True)
     finish(parts)
     assert parts.offer.held == 0
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.train.data import SampleOrder
-from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+from tests.end_to_end.local.jobs import SCRIPTS, RunningJob, guide
 from tests.more import MORE
 from tests.warm import holdfast
 
@@ -82,15 +82,21 @@ def test_of_more_nodes_than_memory_survives_the_newest_checkpoint_is_resharded(h
 
 
 def test_a_lost_node_is_gone_without_and_no_sample_is_lost_or_used_twice(home: Path) -> None:
-    job = of_three_nodes(home, fewest=2).start()
+    spec, (_, scale, status, incidents) = guide("elastic")
+    job = of_three_nodes(home, fewest=spec["elasticity"]["min_nodes"], name=spec["name"]).start()
     job.wait_step(10)
     job.kill_node(job.member(1))
     trains_on(job, 2, attempt=2, steps=5)
     (job.folder / "go").touch()
     trains_on(job, 3, attempt=3, steps=5)
+    built = max((job.out / f"built-{job.worker(rank)}").stat().st_mtime for rank in range(3))
+    ended = max(path.stat().st_mtime for path in job.out.glob("used-2-*"))
+    assert built < ended, "two train on until the third only needs its rank"
     assert holdfast("scale", job.name, "4").returncode == 2
-    assert holdfast("scale", job.name, "2").returncode == 0
+    assert holdfast(*scale).returncode == 0
     trains_on(job, 2, attempt=4, steps=5)
+    assert "2 nodes: " in holdfast(*status).stdout
+    assert holdfast(*incidents).stdout.count("resized") == 2
     (job.out / "enough").touch()
     job.wait_end()
 

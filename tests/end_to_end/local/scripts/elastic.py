@@ -4,6 +4,7 @@ Run with `--out FOLDER`; ends after a step once FOLDER/enough exists.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = [(i, torch.tensor([i / 100])) for i in range(100)]
 
+(args.out / f"built-{os.getpid()}").touch()
 run = join()
 run.on_resize(lambda before, now: print(f"from {before} to {now} ranks", flush=True))
 wrapped = run.parallelize(model)
