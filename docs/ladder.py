@@ -54,7 +54,7 @@ SITUATIONS: dict[str, Situation] = {
     "workers abort, twice without progress": Situation(
         trouble=_failed("worker-aborted"), history=History(fruitless=2), means=CHECKED
     ),
-    "again, though all machines have passed": Situation(
+    "again, after all machines passed their checks": Situation(
         trouble=_failed("worker-aborted"),
         history=History(fruitless=3, checked=True),
         means=CHECKED,
@@ -76,14 +76,14 @@ SITUATIONS: dict[str, Situation] = {
         means=Means(size=16, fewest=16, target=16, vacant=1, spares=1, waiting=1),
     ),
     "a node is lost, and no spare": Situation(trouble=_failed("node-lost"), means=SHORT),
-    "none came for longer than the break-even": Situation(
+    "no node came for longer than the break-even": Situation(
         trouble=_failed("node-lost"), means=SHORT, prices=Prices(waited_s=65.0)
     ),
     "the script raises an exception": Situation(trouble=SCRIPT, means=SPARE),
     "the same one again, without progress": Situation(
         trouble=SCRIPT, history=History(again=True, restored=480), means=SPARE
     ),
-    "likewise, with an older checkpoint": Situation(
+    "the same, with an older checkpoint": Situation(
         trouble=SCRIPT,
         history=History(again=True, restored=480),
         means=OLDER,
@@ -92,11 +92,11 @@ SITUATIONS: dict[str, Situation] = {
     "storage times out twice at the same line": Situation(
         trouble=STORAGE, history=History(fruitless=2), means=SPARE
     ),
-    "for a whole hour": Situation(
+    "storage fails for a whole hour": Situation(
         trouble=STORAGE, history=History(fruitless=14, barren=14, trouble_s=3600.0), means=SPARE
     ),
     "the loss is NaN": Situation(trouble=NAN, means=OLDER, prices=Prices(behind=1)),
-    "NaN again there": Situation(
+    "NaN again at the same step": Situation(
         trouble=NAN,
         history=History(bad_again=True, restored=499),
         means=OLDER,
@@ -158,7 +158,7 @@ def _assumed() -> list[tuple[str, str]]:
         ("to start again in place, until it trains", f"{prices.start_s:g}"),
         ("to start with another node", f"{prices.move_s:g}"),
         ("until a new node is there", f"{prices.arrival_s:g}"),
-        ("a change of the size", f"{prices.change_s:g}"),
+        ("a resize", f"{prices.change_s:g}"),
         ("all machines check themselves", f"{prices.check_s:g}"),
         ("a step", f"{prices.step_s:g}"),
         ("until people start a job again that has given up (never measured)", f"{PEOPLE_S:g}"),

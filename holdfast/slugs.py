@@ -338,7 +338,7 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.USAGE,
         "The job runs the version that it was started with, so there is none to return to.",
     ),
-    "update-unheard": Slug(
+    "update-undelivered": Slug(
         ExitStatus.USAGE,
         "Nothing took the request: the job has ended, or its controller does not run. Nothing was "
         "changed.",
@@ -352,7 +352,7 @@ SLUGS: dict[str, Slug] = {
         "The job may not have so many nodes: `elasticity.min_nodes` and `elasticity.max_nodes` of "
         "its job file are the bounds. Nothing was changed.",
     ),
-    "scale-unheard": Slug(
+    "scale-undelivered": Slug(
         ExitStatus.USAGE,
         "Nothing took the request: the job has ended, or its controller does not run. Nothing was "
         "changed.",
@@ -362,7 +362,7 @@ SLUGS: dict[str, Slug] = {
         "A size in the job file is impossible; the message shows the calculation. Nothing was "
         "rendered.",
     ),
-    "name-unfit": Slug(
+    "name-invalid": Slug(
         ExitStatus.USAGE,
         "A name that the engine derives from the job's name would be too long or start with a "
         "digit, and Kubernetes would reject or truncate it. Nothing was rendered.",

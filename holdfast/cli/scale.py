@@ -82,4 +82,4 @@ def require_within(job: "Job", nodes: int) -> None:
 
 
 def _nobody(name: str, why: str, remedy: str) -> Error:
-    return Error("scale-unheard", f"job {name!r} cannot be scaled", why=why, help=remedy)
+    return Error("scale-undelivered", f"job {name!r} cannot be scaled", why=why, help=remedy)

@@ -114,7 +114,7 @@ def _local(name: str, wish: _Wish) -> "tuple[str, UpdateStatus]":
     try:
         request(folder, order)
     except ConnectionError as error:
-        raise _unheard(folder.name, str(error), f"holdfast resume {folder.name}") from error
+        raise _undelivered(folder.name, str(error), f"holdfast resume {folder.name}") from error
     return folder.name, _prepared(folder.name, order.id, lambda: status(folder), LOOK_S)
 
 
@@ -226,7 +226,7 @@ def _checked(job: "Job", wish: _Wish) -> bytes:
 def _require_possible(name: str, now: "JobStatus", wish: _Wish, on: str) -> None:
     """Raise `Error` where nothing can be updated."""
     if now.outcome is not None:
-        raise _unheard(name, f"it has ended ({now.outcome})", f"holdfast why {name}{on}")
+        raise _undelivered(name, f"it has ended ({now.outcome})", f"holdfast why {name}{on}")
     if wish.back and now.version == 1 and not _is_unused(now):
         raise Error(
             "update-first",
@@ -295,7 +295,7 @@ def _prepared(
             return found
         if now.outcome is not None or now.controller not in ("alive", "starting"):
             why = f"it has ended ({now.outcome})" if now.outcome else "its controller has died"
-            raise _unheard(name, why, f"holdfast why {name}{on}")
+            raise _undelivered(name, why, f"holdfast why {name}{on}")
         if found is not None and not said:
             said = f"version {found.version} is being prepared on the nodes of {name}"
             talk(said)
@@ -312,8 +312,8 @@ def _refused(name: str, found: "UpdateStatus", on: str) -> Error:
     )
 
 
-def _unheard(name: str, why: str, remedy: str) -> Error:
-    return Error("update-unheard", f"job {name!r} cannot be updated", why=why, help=remedy)
+def _undelivered(name: str, why: str, remedy: str) -> Error:
+    return Error("update-undelivered", f"job {name!r} cannot be updated", why=why, help=remedy)
 
 
 def _image_of_nothing(name: str) -> Error:

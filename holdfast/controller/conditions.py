@@ -139,9 +139,9 @@ def cordon(state: State, node: Node) -> str:
     rack = sum(1 for other in state.nodes.values() if other.rack == node.rack) + len(there)
     state.cordoned = recent
     if len(recent) >= replace.cordons_most(state.limits.node_count):
-        return f"{len(recent)} were within a day"
+        return f"{len(recent)} cordoned within a day"
     if node.rack and len(there) >= replace.cordons_most_of_rack(rack):
-        return f"{len(there)} of {node.rack} were within a day, so look at what that rack shares"
+        return f"{len(there)} of {node.rack} cordoned within a day, so check what that rack shares"
     state.cordoned = [*recent, state.now]
     if node.rack:
         state.cordoned_there[node.rack] = [*there, state.now]

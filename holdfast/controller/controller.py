@@ -221,7 +221,7 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     state.instrumented = state.instrumented or event.instrumented
     state.known_attempt = max(state.known_attempt, event.attempt)
     nodes.ready(state, node)
-    more = nodes.top_up(state, f"{node.name} is ready, as others may be")
+    more = nodes.top_up(state, f"{node.name} is ready, and others may be")
     return [*more, *(attempts.try_start(state) or health.review(state) or _review(state))]
 
 
@@ -315,7 +315,9 @@ def _failed(state: State, node: Node, found: str, *, told: bool) -> list[AnyActi
         if actions := machines.compare_with_another(state, node, found):
             return actions
         if not told and state.limits.checks == "spares":
-            machines.keep(state, node, found, "no other machine has told whether it fails likewise")
+            machines.keep(
+                state, node, found, "no other machine has reported the result of that check"
+            )
             return []
     state.doubted.pop(node.node, None)
     why = f"{node.name} failed its checks: {found}"
@@ -324,7 +326,7 @@ def _failed(state: State, node: Node, found: str, *, told: bool) -> list[AnyActi
         machines.keep(state, node, found, reason)
         return []
     nodes.remove(state, node.node, why)
-    kept = f"its machine is not left: {reason}" if reason else "its machine is left"
+    kept = f"its machine is not excluded: {reason}" if reason else "its machine is excluded"
     machines.tell(state, f"spare {node.name} is replaced: {why}; {kept}")
     fence = Fence(node=node.node, reason=why, blamed=not reason)
     many = len(state.failed_checks) >= arrivals.MAX_STILLBORN

@@ -40,8 +40,8 @@ def _story(state: State, event: ReplicasDiffer) -> str:
         who = f"{_listed(event.ranks)} on {_nodes(state, event.ranks)}"
         return f"Parameters of {who} differ from those of {most} {when}"
     everybody = tuple(row for ranks in event.alike for row in ranks)
-    two = "two ranks have" if event.compared == 2 else "there is"
-    return f"Parameters of {_listed(everybody)} differ {when}; {two} no majority to trust"
+    majority = "no majority: two ranks differ" if event.compared == 2 else "no majority"
+    return f"Parameters of {_listed(everybody)} differ {when}; {majority}"
 
 
 def _shown(event: ReplicasDiffer) -> tuple[Ranks, ...]:
@@ -50,13 +50,13 @@ def _shown(event: ReplicasDiffer) -> tuple[Ranks, ...]:
 
 def _line(state: State, ranks: Ranks) -> str:
     count = sum(1 for _ in each_of(ranks))
-    alike = "have the same parameters" if count > 1 else "has parameters of its own"
+    alike = "have the same parameters" if count > 1 else "differs from all others"
     return f"{_listed(ranks)} on {_nodes(state, ranks)}: {alike}"
 
 
 def _listed(ranks: Ranks) -> str:
     rows = [str(a) if a == b else f"{a}-{b}" for a, b in ranks]
-    more = f" and {len(rows) - LISTED_MAX} more rows" if len(rows) > LISTED_MAX else ""
+    more = f" and {len(rows) - LISTED_MAX} more ranges" if len(rows) > LISTED_MAX else ""
     single = len(ranks) == 1 and ranks[0][0] == ranks[0][1]
     return f"rank{'' if single else 's'} {', '.join(rows[:LISTED_MAX])}{more}"
 

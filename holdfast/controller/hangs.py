@@ -17,7 +17,7 @@ def suspected(state: State, event: HangSuspected) -> list[AnyAction]:
     """Have a look."""
     if event.attempt != state.attempt or state.phase not in TRAINING:
         return []
-    reason = f"no progress for {event.ago_s:.1f} s, {event.budget_s:.1f} s are usual at most"
+    reason = f"no progress for {event.ago_s:.1f} s, the limit is {event.budget_s:.1f} s"
     return [CollectEvidence(suspicion=event, reason=reason)]
 
 

@@ -28,7 +28,7 @@ def changed(state: State, event: HealthChanged) -> list[AnyAction]:
     first = _is_first(state, event)
     lasting = conditions.remember(state, node, event)
     if first:
-        told = f"{event.detail} (first seen on {node.name}; no node is given up for it)"
+        told = f"{event.detail} (first seen on {node.name}; no node is replaced for it)"
         state.note(state.max_step or 0, 0, f"{told}: {event.advice}")
     if not (lasting or event.severity is Severity.ALERT):
         return []

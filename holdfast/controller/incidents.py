@@ -63,7 +63,7 @@ def open_for_node(
 
 def gone(planned: bool) -> str:
     """How a node was lost."""
-    return "was taken away" if planned else "was lost"
+    return "was removed (planned)" if planned else "was lost"
 
 
 def open_for_hang(state: State, judged: HangJudged, rank: int | None) -> None:

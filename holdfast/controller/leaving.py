@@ -49,7 +49,7 @@ def look(state: State) -> list[AnyAction]:
         state.leave_deadline = None
         return []
     state.leave_deadline = state.now + LEAVE_S
-    return [Survey(attempt=state.attempt, reason=f"{_told(first)}: do the others train on?")]
+    return [Survey(attempt=state.attempt, reason=f"{_told(first)}: are others training?")]
 
 
 def surveyed(state: State, event: Surveyed) -> list[AnyAction]:
@@ -61,8 +61,8 @@ def surveyed(state: State, event: Surveyed) -> list[AnyAction]:
         return []
     incidents.open_for_exit(state, first)
     count = event.training_count
-    others = "1 other rank trains" if count == 1 else f"{count} other ranks train"
-    why = f"{_told(first)} and {others} on"
+    others = "1 other rank still trains" if count == 1 else f"{count} other ranks still train"
+    why = f"{_told(first)}; {others}"
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
 
 

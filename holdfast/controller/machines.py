@@ -26,6 +26,7 @@ from holdfast.events import Diagnosed, HealthChanged, NodesChecked, Severity
 CONDITION = "failed-checks"
 AGAIN_S = 600.0  # until spares that have failed and stay are checked again
 IN_A_ROW = 2  # machines that have failed, whatever it was: no other one is left
+SHARED = "check what the nodes share (storage, network, image)"
 
 
 def review(state: State) -> list[AnyAction]:
@@ -83,7 +84,7 @@ def compare_with_another(state: State, node: Node, why: str) -> list[AnyAction]:
 
 
 def _repeated_check(node: str, other: str, name: str, why: str) -> CheckNodes:
-    reason = f"{name} has failed its checks ({why}): does another machine fail likewise?"
+    reason = f"{name} has failed its checks ({why}): does another machine fail the same check?"
     return CheckNodes(nodes=(node, other), beside=_checks_of(why)[0], reason=reason)
 
 
@@ -120,7 +121,7 @@ def innocent(state: State, node: Node) -> str:
     if why := shared(state, node):
         return why
     limit = conditions.cordon(state, node)
-    return f"of the machines that this job may leave, {limit}" if limit else ""
+    return f"limit of excluded machines reached ({limit})" if limit else ""
 
 
 def shared(state: State, node: Node) -> str:
@@ -131,9 +132,9 @@ def shared(state: State, node: Node) -> str:
     others = [one for one in state.failed_checks if one is not own]
     same = [one for one in others if set(one.checks) & set(own.checks)]
     if set(own.checks) <= {check for one in same for check in one.checks}:
-        return f"{same[-1].name} has failed the same check, so look at what nodes share"
+        return f"{same[-1].name} failed the same check, so {SHARED}"
     if len(others) >= IN_A_ROW:
-        return f"{len(others)} others have failed theirs, so look at what nodes share"
+        return f"{len(others)} others failed theirs, so {SHARED}"
     return ""
 
 
@@ -143,7 +144,7 @@ def keep(state: State, node: Node, why: str, reason: str) -> None:
     conditions.remember(state, node, _condition(node.node, why, Severity.WARN))
     state.recheck_at = state.recheck_at or state.now + AGAIN_S
     if not known:
-        again = f"it does not count as a spare, and is checked again every {AGAIN_S / 60:.0f} min"
+        again = f"it is not used as a spare, and is checked again every {AGAIN_S / 60:.0f} min"
         tell(state, f"spare {node.name} has failed its checks ({why}) and stays: {reason}; {again}")
 
 
@@ -168,7 +169,7 @@ def check_again(state: State) -> list[AnyAction]:
     verdict = state.suspicion
     if verdict is None or verdict.attempt != state.attempt:
         return []
-    return [check_all(state, verdict, "machines are checked, and nobody has told what they found")]
+    return [check_all(state, verdict, "machine checks were not reported; checking again")]
 
 
 def heard(state: State, event: NodesChecked) -> Diagnosed | None:
@@ -232,15 +233,15 @@ def _compare(
         if why and not passes:
             failed(state, node, why)
         elif not why and node.state is NodeState.SPARE and _has_failed(state, node):
-            tell(state, f"spare {node.name} has passed its checks and counts again")
+            tell(state, f"spare {node.name} has passed its checks and is used again")
     members = {node: why for node, why in found.items() if node in state.ranks.values()}
     bad = {node: why for node, why in members.items() if why}
     if not (len(bad) > 1 and 2 * len(bad) > len(members)):
         bad = {node: why for node, why in bad.items() if shared(state, state.nodes[node])}
     if bad:
-        count = f"{len(bad)} of {len(members)} machines that train and were checked have failed"
+        count = f"{len(bad)} of {len(members)} members that were checked have failed"
         told = next(iter(bad.values()))
-        tell(state, f"{count}, and none is left for that: look at what nodes share ({told})")
+        tell(state, f"{count} ({told}), so none is replaced: {SHARED}")
     for node_id, why in found.items():
         if not why or (node_id in members and node_id not in bad and node_id not in unclear):
             conditions.remember(state, state.nodes[node_id], _condition(node_id, why))

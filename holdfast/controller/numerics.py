@@ -118,7 +118,7 @@ def go_below(state: State, step: int) -> None:
     state.last_bad_step = step
     state.restore_below = min(step, state.restore_below or step)
     state.poison_step = max(step, state.poison_step or 0)
-    own = "the script goes on from what it has saved itself, if anything"
+    own = "the script resumes from what it has saved itself, if anything"
     ours = f"only what was saved before step {step} is restored"
     incidents.note(state, "RollBack", ours if state.instrumented else own)
 

@@ -46,4 +46,4 @@ def resumed(state: State) -> None:
     """Who waited for the answer was the controller before this one."""
     step, state.profiling = state.profiling, 0
     if step and state.profiled is not None and state.profiled[0] == state.attempt:
-        state.note(step, 0, "they could not be profiled: the controller began again meanwhile")
+        state.note(step, 0, "they could not be profiled: the controller was restarted")

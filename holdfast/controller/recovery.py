@@ -49,7 +49,7 @@ def when_stopped(state: State) -> list[AnyAction]:
         return _repeat(state)
     repeating = state.repeating
     if repeating is not None and not repeating.id and state.suspicion is not None:
-        return [repetitions.order(state, "nobody has told what the groups of nodes have shown")]
+        return [repetitions.order(state, "group tests were not reported; repeating them")]
     if again := machines.check_again(state):
         return again
     if state.stopped_for is not None:

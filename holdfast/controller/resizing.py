@@ -89,5 +89,5 @@ def _let_go(state: State) -> list[AnyAction]:
     gone = nodes.surplus(state) if asked else []
     for node in gone:
         nodes.remove(state, node.node, why)
-        state.note(state.max_step or 0, 0, f"spare {node.name} is let go: {why}")
+        state.note(state.max_step or 0, 0, f"spare {node.name} is released: {why}")
     return [Fence(node=node.node, reason=why) for node in gone]

@@ -32,7 +32,7 @@ def shifted(state: State, event: CollectivesShifted) -> list[AnyAction]:
     )
     incidents.open_for_shift(state, event, CAUSE, why)
     saved = f"what the script has saved in the last {event.ago_s:.0f} s may be wrong"
-    incidents.note(state, "RollBack", f"{saved}: it goes on from what it finds")
+    incidents.note(state, "RollBack", f"{saved}: it resumes from what it finds")
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
 
 
@@ -40,7 +40,7 @@ def _story(event: CollectivesShifted) -> str:
     count, more = abs(event.by), "more" if event.by > 0 else "fewer"
     some = f"{count} collective{'s' if count > 1 else ''} {more}"
     where = f"in group {event.group} since optimizer step {event.agreed + 1} of this attempt"
-    met = "since then those of different steps have met, and gradients are wrong"
+    met = "since then, those of different steps are paired and gradients are wrong"
     if not event.ranks:
         return f"One rank has entered {some} than another {where}; {met}"
     single = sum(1 for _ in each_of(event.ranks)) == 1

@@ -98,7 +98,7 @@ def shrinks(state: State, *, alone: str = "") -> bool:
             state.why += f"; with {left} of them in {due - state.now:.3g} s (break-even)"
         return False
     change(state, left, chosen.reason)
-    incidents.note(state, "Shrink", f"train on with {left} nodes: {chosen.reason}")
+    incidents.note(state, "Shrink", f"continue with {left} nodes: {chosen.reason}")
     sizing.short_since = sizing.shrink_deadline = None
     return True
 
@@ -128,9 +128,9 @@ def _batch(state: State) -> str:
 
 def _asked(state: State) -> str:
     if state.sizing.target is None:
-        return f"all {state.target} nodes are there"
+        return f"all {state.target} nodes are ready"
     return f"{state.scaled_by} asked for {state.target}"
 
 
 def _there(state: State) -> str:
-    return f"{ready(state)} of {state.target} nodes are there"
+    return f"{ready(state)} of {state.target} nodes are ready"

@@ -34,8 +34,8 @@ def plan(state: State, bad_step: int) -> None:
     end = _given(state, bad_step)
     state.skips = [skip for skip in state.skips if skip.settled]
     state.skips.append(Skip(max(0, end - allowed), end))
-    told = f"batches up to number {end - 1}, that of step {bad_step}, are left out"
-    incidents.note(state, "SkipBatches", f"{told}; {allowed} more may be")
+    told = f"batches up to number {end - 1}, that of step {bad_step}, are skipped"
+    incidents.note(state, "SkipBatches", f"{told}; {allowed} more are allowed")
 
 
 def restored(state: State, step: int, skipped: int) -> None:
@@ -47,8 +47,8 @@ def restored(state: State, step: int, skipped: int) -> None:
             continue
         first = max(skip.first, given)
         state.skips[number] = Skip(first, skip.end, settled=True)
-        used = f"{count(state)} of {state.limits.skip_batches} that may be"
-        told = f"batches {first} to {skip.end - 1} (from 0) are left out: {used}"
+        used = f"{count(state)} of {state.limits.skip_batches} allowed"
+        told = f"batches {first} to {skip.end - 1} (from 0) are skipped: {used}"
         incidents.note(state, "SkipBatches", told)
         state.note(step, 0, told)
         if left(state):  # the batches of the steps to come are others: they get a second try, too

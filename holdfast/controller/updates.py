@@ -106,7 +106,7 @@ def prepared(state: State, event: UpdatePrepared) -> list[AnyAction]:
 
 def _who_is_ready(event: UpdatePrepared) -> str:
     count = f"ready on {event.ready_count} node{'s' if event.ready_count != 1 else ''}"
-    return f"{count}; not heard: {', '.join(event.missing)}" if event.missing else count
+    return f"{count}; no answer from {', '.join(event.missing)}" if event.missing else count
 
 
 def review(state: State) -> list[AnyAction]:

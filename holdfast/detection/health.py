@@ -74,7 +74,7 @@ RULES: dict[str, HealthRule] = {
         HOLDS, 1, 0, FATAL, "{device}: a row of GPU memory could not be remapped", REPLACE_GPU
     ),
     "gpu-remap-pending": HealthRule(
-        HOLDS, 1, 0, WARN, "{device}: a row of GPU memory waits to be remapped",
+        HOLDS, 1, 0, WARN, "{device}: a row remapping of GPU memory is pending",
         "reset the GPU when the job is over",
     ),
     "gpu-ecc": HealthRule(
@@ -82,9 +82,9 @@ RULES: dict[str, HealthRule] = {
         "watch it; reset the GPU when the job is over",
     ),
     "gpu-hot": HealthRule(HOLDS, 0, 10, WARN, "{device}: {text}", COOL),
-    "gpu-throttled": HealthRule(HOLDS, 1, 30, WARN, "{device}: slowed down ({text})", COOL),
+    "gpu-throttled": HealthRule(HOLDS, 1, 30, WARN, "{device}: throttled ({text})", COOL),
     "gpu-pcie": HealthRule(
-        HOLDS, 1, 30, WARN, "{device}: PCIe is narrower than it could be ({text})",
+        HOLDS, 1, 30, WARN, "{device}: PCIe link width is reduced ({text})",
         "reseat the GPU, or have its slot checked",
     ),
     "gpu-nvlink": HealthRule(
@@ -94,16 +94,16 @@ RULES: dict[str, HealthRule] = {
         HOLDS, 30, 0, WARN, "the GPU driver does not answer ({text})", "nvidia-smi; dmesg"
     ),
     "memory-pressure": HealthRule(
-        HOLDS, 10, 10, WARN, "memory is short: {text}",
+        HOLDS, 10, 10, WARN, "memory pressure: {text}",
         "give the node more memory, or let the job use less",
     ),
     "cpu-stolen": HealthRule(
-        HOLDS, 0.1, 30, WARN, "processors are taken by other virtual machines: {text}",
+        HOLDS, 0.1, 30, WARN, "CPU steal by other virtual machines: {text}",
         "move the machine to a host with free processors",
     ),
     "cpu-throttled": HealthRule(
-        HOLDS, 0.25, 30, WARN, "processor time is limited by the control group: {text}",
-        "raise the processor limit of the node",
+        HOLDS, 0.25, 30, WARN, "CPU throttled by the cgroup limit: {text}",
+        "raise the CPU limit of the node",
     ),
     "disk-full": HealthRule(HOLDS, 0.98, 0, WARN, "{device} is full: {text}", FREE_SPACE),
     "disk-filling": HealthRule(
@@ -122,18 +122,18 @@ RULES: dict[str, HealthRule] = {
     ),
     "mount-stale": HealthRule(
         HOLDS, 10, 0, WARN, "{device} does not answer ({text})",
-        "check the file server and the way to it",
+        "check the file server and the network path to it",
     ),
     "clock-jump": HealthRule(
         HOLDS, 1, 0, WARN, "the clock was set by {text}", "check the time service: chronyc tracking"
     ),
     "process-stuck": HealthRule(
-        HOLDS, 30, 0, WARN, "{device} waits in the kernel: {text}",
-        "see what it waits for: storage or a driver that does not answer",
+        HOLDS, 30, 0, WARN, "{device} is blocked in the kernel (state D): {text}",
+        "find what it waits for: storage or a driver that does not answer",
     ),
     "zombies": HealthRule(
-        HOLDS, 20, 60, WARN, "processes that ended are not waited for: {text}",
-        "let the script wait for the processes that it starts",
+        HOLDS, 20, 60, WARN, "zombie processes: {text}",
+        "let the script wait for (reap) the processes that it starts",
     ),
     "link-down": HealthRule(RISES, 1, 300, ALERT, "{device} lost its link ({text})", DRAIN_LINK),
     "link-errors": HealthRule(

@@ -62,13 +62,13 @@ PATTERNS: tuple[KernelPattern, ...] = (
     _pattern(
         "mount-stale",
         Severity.WARN,
-        "check the file server and the way to it",
+        "check the file server and the network path to it",
         r"nfs: server (?P<device>\S+) not responding",
     ),
     _pattern(
         "hung-task",
         Severity.WARN,
-        "see what it waits for: storage or a driver that does not answer",
+        "find what it waits for: storage or a driver that does not answer",
         r"INFO: task (?P<device>\S+):\d+ blocked for more than \d+ seconds",
     ),
     _pattern(

@@ -27,7 +27,7 @@ def explain(
     did = {r: _since(before.get(r), now) for r, now in after.items()}
     own = did.pop(rank, None)
     if own is None or not did or delay_s <= 0:
-        return told or SlowBy.ITSELF, "nothing else is known of it"
+        return told or SlowBy.ITSELF, "the reason is unknown"
     usual = Doing(*(median_low(column) for column in zip(*did.values(), strict=True)))
     explained = (
         (SlowBy.INPUT, own.input_s - usual.input_s, "waits longer for its input"),

@@ -24,7 +24,7 @@ BY_SIGNAL: dict[int, str] = {
 
 ADVICE: dict[str, str] = {
     "worker-killed": "Find out who killed it: the kernel (its log is shown if it can be read), the "
-    "engine, a colleague. If memory was short, lower the batch size, num_workers or "
+    "engine, another user. If memory was short, lower the batch size, num_workers or "
     "prefetch_factor, or give the node more memory.",
     "forkserver-died": "Look in nodes/NAME/agent.log for the reason. Killed by SIGKILL, it was "
     "most likely memory: what is preloaded counts to the forkserver (warm.preload_imports).",
@@ -35,20 +35,20 @@ ADVICE: dict[str, str] = {
     "a CUDA error run once with CUDA_LAUNCH_BLOCKING=1.",
     "collective-mismatch": "All ranks must enter the same collectives with the same sizes in the "
     "same order: look for a branch that only some ranks take, or a last batch that is smaller.",
-    "collective-skipped": "Whatever the script saved since then may be wrong: go on from a "
-    "checkpoint of before. Look for a step in which only one rank skips backward() or uses "
+    "collective-skipped": "Whatever the script saved since then may be wrong: resume from "
+    "an earlier checkpoint. Look for a step in which only one rank skips backward() or uses "
     "no_sync(), or for an all_reduce in a branch that only some ranks take.",
     "worker-exception": "Fix the script: the traceback names the line. If it happens only at "
     "certain steps, look at the batch of that step.",
     "environment": "Check that what the message names can be reached from the nodes: the service, "
-    "DNS, the proxy, the file system. The job tries again by itself, with pauses.",
+    "DNS, the proxy, the file system. The job retries automatically, with pauses.",
     "import-error": "Install the module in the environment of the job, or correct PYTHONPATH.",
     "syntax-error": "Correct the file that the message names; compare the Python versions of the "
     "nodes if it is valid on yours.",
     "not-startable": "Check the path of the script or program, that it is on every node, and that "
     "it may be executed.",
     "checkpoint-unusable": "The message says why each checkpoint was refused. Restore the old "
-    "model definition, or begin anew with --fresh (nothing is removed).",
+    "model definition, or start again with --fresh (nothing is removed).",
     "worker-exit": "The script ended itself: look for sys.exit or os._exit, and read its last "
     "lines.",
     "exited-early": "All ranks have to do the same number of steps: look for data that ends "
@@ -67,30 +67,30 @@ ADVICE: dict[str, str] = {
     "(checkpoints.*.keep).",
     "limit-reached": "Raise the limit (ulimit -n, ulimit -f, or that of the container), or open "
     "fewer files: torch.multiprocessing.set_sharing_strategy('file_system').",
-    "port-taken": "Another program listens on the port. Nothing to do if it was once; else do not "
-    "set MASTER_PORT by hand.",
+    "port-taken": "Another program listens on the port. No action is needed if it happened once; "
+    "otherwise do not set MASTER_PORT by hand.",
     "store-lost": "Find out who killed a process of the agent on the node of rank 0: the kernel, "
-    "for memory (its log is shown if it can be read), or a colleague.",
+    "for memory (its log is shown if it can be read), or another user.",
     "peer-lost": "Look at the nodes of the ranks that were lost, and at the network between them: "
-    "nobody else has said why.",
+    "there is no other evidence.",
     "hang": "Look where the named rank stood. If it works at something that takes long, put "
     "that into `with run.section(...)`, or raise recovery.hang_timeout_s or step_timeout_s.",
     "hardware-fault": "The summary names the device and says what to do about the machine: drain "
     "it, then reset, reboot or replace. The job continues on a spare.",
     "corruption": "Run `holdfast check` on the named node before it is used again; where two ranks "
-    "differ and neither is named, `holdfast replay NAME --step K` tells which one computes wrong.",
+    "differ and neither is named, `holdfast replay NAME --step K` shows which one is wrong.",
     "straggler": "Compare the node with its peers before it is used again: `holdfast check` on it, "
     "`holdfast doctor` for throttling, its processors for other work.",
     "node-lost": "Ask the engine what became of the node: `kubectl describe pod` and its events, "
     "or the kernel log of the machine.",
     "orders-lost": "Keep the journal where it outlives the controller (kubernetes.journal), if "
     "controllers are lost often.",
-    "updated": "Nothing: `holdfast status` tells the version, and what has become of each update.",
+    "updated": "Nothing: `holdfast status` shows the version and the outcome of each update.",
     "repeated": "Nothing: the evidence of the incident says what the repetition has shown.",
     "diverged": "The job continues with the version before the update; compare the two.",
     "node-left": "Nothing: it counts as no failure. A spare makes the hand-over immediate.",
-    "resized": "Nothing: `holdfast status` tells the size, the target and the reason.",
-    "finished": "Nothing: it had done its work.",
+    "resized": "Nothing: `holdfast status` shows the size, the target and the reason.",
+    "finished": "Nothing: it had completed its work.",
 }
 
 

@@ -43,7 +43,7 @@ def _waits(group: StackGroup) -> str:
     if any(frame.startswith(JOINS) for frame in main):
         theirs = [thread for thread in group.threads[1:] if not _is_ours(thread)]
         named = ", ".join(map(_named, theirs[:NAMED]))
-        return f"joins threads that are no daemons{': ' if named else ''}{named}"
+        return f"joins non-daemon threads{': ' if named else ''}{named}"
     if main:
         return f"has called {main[0]} (atexit, or a destructor){_inner(main)}"
     return "is in a function of atexit, a destructor or a library, which has no Python frame"

@@ -106,9 +106,11 @@ def _found(nodes: Iterable[str], size: int) -> Located:
 def _not_again(groups: Sequence[set[str]]) -> Located:
     """Not one fault that comes each time."""
     if not groups:
-        return Located((), True, "no group failed: the fault did not come again at this size")
+        return Located((), True, "no group failed: the fault did not recur at this size")
     among = tuple(sorted({node for group in groups for node in group}))
-    return Located(among, False, "a group failed once and its nodes did not in others: it passes")
+    return Located(
+        among, False, "a group failed once and its nodes did not in others: intermittent"
+    )
 
 
 def _names(nodes: Iterable[str]) -> str:

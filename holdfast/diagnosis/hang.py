@@ -115,7 +115,7 @@ def judge(
     if at_its_end.all_are(seen, pages):
         return _at_the_end(_Told(suspicion, groups, (), None), looks)
     if at_its_end.some_are(seen, pages):
-        return told(Judgement.SLOW, "No step: scripts of some ranks go on behind their loop", 0.7)
+        return told(Judgement.SLOW, "No step: some ranks have left their training loop", 0.7)
     return _by_activity(told, looks, suspects, pages, late=late)
 
 
@@ -368,7 +368,7 @@ def _at(look: SeenRank) -> str:
     """The innermost frame of the script, and where that leads."""
     frames = look.group.frames
     if not frames:
-        return f"somewhere ({look.group.why})" if look.group.why else "somewhere"
+        return "at an unknown location" + (f" ({look.group.why})" if look.group.why else "")
     own = next((frame for frame in reversed(frames) if not _is_library(frame)), frames[-1])
     if look.waits:
         inner = next(frame for frame in reversed(frames) if _is_wait(frame))

@@ -80,8 +80,8 @@ def who(exits: Sequence[WorkerExited], first: WorkerExited, stopped: Entered = N
     left = {rank: one for rank, own in sorted(known.items()) if (one := departed(own))}
     if len(left) == 1:
         [(rank, one)] = left.items()
-        return Wrong(rank, f"it entered {_which(one)} where {one.due} was due", BY_PERIOD)
-    peers = "nothing speaks against its peers" if known else "its peers could not be asked"
+        return Wrong(rank, f"it entered {_which(one)} where {one.due} was expected", BY_PERIOD)
+    peers = "no evidence against its peers" if known else "its peers could not be asked"
     return Wrong(first.rank, peers, BY_ELIMINATION)
 
 

@@ -44,5 +44,5 @@ def _at(broke: Broken, step: int) -> str:
 
 def _listed(ranks: list[int]) -> str:
     rows = [str(a) if a == b else f"{a}-{b}" for a, b in in_rows(ranks)]
-    more = f" and {len(rows) - LISTED_MAX} more rows" if len(rows) > LISTED_MAX else ""
+    more = f" and {len(rows) - LISTED_MAX} more ranges" if len(rows) > LISTED_MAX else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(rows[:LISTED_MAX])}{more}"

@@ -41,7 +41,7 @@ def judge(looks: Mapping[str, Iterable[PeerReach]]) -> ReachFinding | None:
         return ReachFinding((f"no node that was asked can reach another one ({why})",), {})
     if len(groups) > 1 and len(groups[1]) > 1:
         told = "; ".join(_names(group) for group in groups)
-        return ReachFinding((f"the network has come apart into {told} ({why})",), {})
+        return ReachFinding((f"network partition: {told} ({why})",), {})
     blamed = {node: _of_node(node, tried) for node in _worst(bad, all_)}
     links = [(a, b) for a, b in failed if a not in blamed and b.node not in blamed]
     lines = [*blamed.values(), *(_of_link(a, b, tried) for a, b in links[:LINKS_MAX])]

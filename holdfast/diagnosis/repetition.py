@@ -46,7 +46,7 @@ def judge_repetition(
     if differing:
         summary = (
             f"Two repetitions of step {step} end with different bits ({_listed(differing)}): this "
-            "machine computes wrong, or the script is not deterministic."
+            "machine produces wrong results, or the script is not deterministic."
         )
         return Repetition(RepetitionVerdict.MACHINE, summary, differing)
     first, again = logs
@@ -54,17 +54,17 @@ def judge_repetition(
     other = next((at for at in both if first[at] != again[at]), None)
     if other is not None:
         summary = (
-            f"Step {other} comes out otherwise than the first time ({first[other]}, now "
-            f"{again[other]}), twice with the same bits: what happened then has passed."
+            f"Step {other} differs from the first run ({first[other]}, now {again[other]}), twice "
+            "with the same bits: the fault was transient."
         )
         return Repetition(RepetitionVerdict.TRANSIENT, summary, step=other)
     if step in both:
         summary = (
-            f"Step {step} comes out as the first time ({again[step]}), twice with the same bits: "
-            "it is what the code and the data do."
+            f"Step {step} equals the first run ({again[step]}), twice with the same bits: the code "
+            "and the data cause it."
         )
         return Repetition(RepetitionVerdict.GENUINE, summary)
-    summary = f"Step {step} ends twice with the same bits; what was logged the first time is gone."
+    summary = f"Step {step} ends twice with the same bits; the log of the first run is gone."
     return Repetition(RepetitionVerdict.REPEATABLE, summary)
 
 
@@ -76,13 +76,13 @@ def compared_elsewhere(here: Repetition, nodes: str, mine: Digests, theirs: Dige
     if not differing:
         return here._replace(summary=f"{here.summary} It does so on {nodes} as well.")
     known = {
-        RepetitionVerdict.GENUINE: f"as the first time, so {nodes} computes wrong",
-        RepetitionVerdict.TRANSIENT: "otherwise than the first time",
-        RepetitionVerdict.REPEATABLE: "and nothing tells which of them is right",
+        RepetitionVerdict.GENUINE: f"equals the first run: {nodes} produces wrong results",
+        RepetitionVerdict.TRANSIENT: "differs from the first run",
+        RepetitionVerdict.REPEATABLE: "cannot be compared with the first run",
     }[here.verdict]
     summary = (
-        f"On {nodes} the step ends with other bits ({_listed(differing)}) than twice in place; in "
-        f"place it comes out {known}."
+        f"On {nodes} the step ends with other bits ({_listed(differing)}) than twice in place; the "
+        f"run in place {known}."
     )
     return Repetition(RepetitionVerdict.ELSEWHERE, summary, differing, here.step)
 

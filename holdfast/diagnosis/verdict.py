@@ -82,8 +82,8 @@ CAUSES: dict[str, KnownCause] = {
     "collective-skipped": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
-        "A rank left a collective out, or entered one too many, so that those of different steps "
-        "met and gradients were wrong; see [a collective that was left out]"
+        "A rank skipped a collective, or entered one too many, so that those of different steps "
+        "were paired and gradients were wrong; see [a collective that was left out]"
         "(../concepts/diagnosis.md#a-collective-that-was-left-out).",
     ),
     "worker-exception": KnownCause(Weight.CAUSE, CODE, "The script raised an exception."),
@@ -131,8 +131,8 @@ CAUSES: dict[str, KnownCause] = {
     "device-lost": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
-        "The accelerator does not answer any more, or its memory is damaged: its node is left at "
-        "once, if a spare waits.",
+        "The accelerator does not answer any more, or its memory is damaged: its node is "
+        "replaced immediately if a spare is available.",
     ),
     "disk-full": KnownCause(
         Weight.CAUSE, ENVIRONMENT, "A file could not be written: the disk is full."
@@ -173,7 +173,7 @@ CAUSES: dict[str, KnownCause] = {
     "node-left": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
-        "No fault: a node was taken away by intent, by a drain, a preemption or a spot market; see "
+        "No fault: planned removal of a node, by a drain, a preemption or a spot market; see "
         "[preemption](../guides/preemption.md).",
     ),
     "orders-lost": KnownCause(
@@ -219,6 +219,7 @@ CONFIDENCE = {
 RIVALS = 0.7  # times that, when an exit of the same weight points elsewhere
 
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP")
+SAID_CHARS_MAX = 200  # of an error in a summary; the incident has the whole traceback
 SHELL_SIGNALS = range(129, 160)  # exit status of a shell whose command a signal killed
 MEMORY = re.compile(
     r"out of memory|can't allocate memory|Cannot allocate memory|HIP out of memory", re.IGNORECASE
@@ -344,7 +345,7 @@ def _mismatch(
         chosen=next((e for e in exits if e.rank == wrong.rank), None),
         confidence=wrong.confidence,
         signature=signature_of("collective-mismatch", first),
-        summary=f"Rank {wrong.rank} entered a collective that does not fit: {wrong.text}; "
+        summary=f"Rank {wrong.rank} entered a collective that does not match: {wrong.text}; "
         f"{whose} failed because of it: {said}",
         also_failed=failed - any(e.rank == wrong.rank for e in exits),
     )
@@ -526,9 +527,11 @@ def _loader_hint(error: WorkerError) -> str:
 
 
 def _said(error: WorkerError) -> str:
-    """Type, message (its first line) and place."""
-    message = error.message.strip().partition("\n")[0][:200]
-    return f"{error.type}{': ' if message else ''}{message}{_place(error)}"
+    """Type, message (its first line, as it is; "…" where more follows) and place."""
+    whole = error.message.strip()
+    message = whole.partition("\n")[0][:SAID_CHARS_MAX]
+    cut = "…" if len(message) < len(whole) else ""
+    return f"{error.type}{': ' if message else ''}{message}{cut}{_place(error)}"
 
 
 def _place(error: WorkerError | None) -> str:

@@ -228,7 +228,7 @@ def require_possible(request: PlanRequest) -> None:
     model, cluster, gpus, demand, fixed = request
     for name, value in fixed.items():
         if name not in DIMENSIONS or value < 1:
-            raise _unfit(f"{name}={value} is no dimension", f"known are {', '.join(DIMENSIONS)}")
+            raise _unfit(f"{name}={value} is not a dimension", f"known are {', '.join(DIMENSIONS)}")
     _require_tp(model, cluster, fixed.get("tp", 1))
     pp, cp, ep = (fixed.get(name, 1) for name in ("pp", "cp", "ep"))
     if not layers_of_a_stage(model, pp):

@@ -100,7 +100,7 @@ def _alternatives(inputs: MeasuredInputs) -> Iterator[JobSetting]:
     for every in _intervals(inputs):
         steps = "step" if every == 1 else f"{every} steps"
         key = f"snapshots: {{every_steps: {every}}}"
-        doubt = "" if inputs.snapshot_every_known else "the interval as it is was only inferred"
+        doubt = "" if inputs.snapshot_every_known else "the current interval is only inferred"
         yield now._replace(what=f"a snapshot every {steps}", key=key, every=every, doubt=doubt)
     for spares in _spares(inputs):
         what = f"{spares} spare{'s' if spares != 1 else ''} instead of {inputs.spares}"
@@ -110,7 +110,7 @@ def _alternatives(inputs: MeasuredInputs) -> Iterator[JobSetting]:
             what="elastic: train on with fewer nodes while one is missing",
             key=f"elasticity: {{min_nodes: {inputs.nodes - 1}}}",
             elastic=True,
-            note="reckoned from the waits in the worlds",
+            note="computed from the waits in the simulated worlds",
         )
 
 
@@ -221,4 +221,4 @@ def _verdict(changes: Sequence[ComparedSetting], inputs: MeasuredInputs) -> str:
             f"to a factor of {inputs.rate_high / inputs.rate_low:.0f}, and no gain exceeds that "
             "uncertainty."
         )
-    return "Nothing: no alternative gains more than it is uncertain by."
+    return "Nothing: no alternative gains more than its uncertainty."

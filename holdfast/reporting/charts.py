@@ -67,7 +67,7 @@ def loss_chart(report: JobReport, curve: ReportedCurve) -> str:
             *_incidents(report, frame),
         ]
     )
-    return _svg(HEIGHT, f"Loss of {report.job} over the time", inside)
+    return _svg(HEIGHT, f"Loss of {report.job} over time", inside)
 
 
 def _frame(report: JobReport, means: Sequence[float]) -> ChartFrame:

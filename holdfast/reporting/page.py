@@ -36,7 +36,7 @@ def page(report: JobReport) -> str:
 def _sections(report: JobReport) -> Iterator[str]:
     yield f"<header><h1>{escaped(report.job)}</h1><p>{escaped(words.headline(report))}</p></header>"
     if report.incomplete:
-        yield f'<p class="alarm">Not all can be told. {escaped(report.incomplete)}</p>'
+        yield f'<p class="alarm">Incomplete: {escaped(report.incomplete)}</p>'
     yield _section("In short", _pairs(words.facts(report)))
     yield _section("What was trained", _pairs(words.setup(report)))
     yield _section("How it learned", _learning(report))
@@ -83,7 +83,7 @@ def _learning(report: JobReport) -> str:
     each = f"A point stands for up to {width} steps, the band for their least and greatest. "
     return (
         f"{loss_chart(report, report.curve)}\n"
-        f'<p class="soft">Loss over the time. {each if width > 1 else ""}Red lines: incidents. '
+        f'<p class="soft">Loss over time. {each if width > 1 else ""}Red lines: incidents. '
         "Dashed: updates. Triangles: checkpoints. Circles: spikes and plateaus.</p>"
     )
 
@@ -157,7 +157,7 @@ def _seen(one: Incident) -> Iterator[str]:
     """What workers had printed last, and what the kernel had logged, node by node."""
     for node in one.collected:
         for rank in node.ranks:
-            yield f"{node.node}, rank {rank.rank}: {rank.ended or rank.page or 'it lived'}"
+            yield f"{node.node}, rank {rank.rank}: {rank.ended or rank.page or 'it was alive'}"
             yield from (f"    {line}" for line in rank.output[-OUTPUT_MAX:])
         yield from (f"{node.node}, kernel: {line}" for line in node.kernel[-OUTPUT_MAX:])
 

@@ -47,7 +47,7 @@ def headline(report: JobReport) -> str:
     status = report.status
     how = (status.outcome or status.phase).replace("_", " ")
     why = f": {status.why}" if status.why and status.outcome not in (None, "succeeded") else ""
-    away = "; its controller is away" if status.controller == "away" else ""
+    away = "; its controller does not respond" if status.controller == "away" else ""
     return f"{how} after {length(report.goodput.wall_s)}{why}{away}"
 
 
@@ -142,7 +142,7 @@ def _incident(found: ReportedIncident, began: float) -> Sequence[str]:
         f"{one.cause}{sure}",
         f"{one.node} +{others}" if others else one.node,
         "" if one.step is None else str(one.step),
-        length(one.lost_s) if one.ended_at else f"{length(one.lost_s)}, not over",
+        length(one.lost_s) if one.ended_at else f"{length(one.lost_s)}, ongoing",
         str(one.steps_lost),
         money(found.cost),
         one.summary,

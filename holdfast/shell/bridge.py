@@ -55,7 +55,7 @@ from holdfast.messages import (
     WorkersStopped,
 )
 
-NOTHING_THERE = "nothing answers where its rendezvous store was"
+NOTHING_THERE = "no answer on the port of its rendezvous store"
 
 
 class Bridge:
@@ -204,7 +204,7 @@ class Bridge:
             how = f"its connection ended {silent_s:.1f} s ago" if left else _silence(silent_s)
         self._liveness.forget(node)
         self.expected.forget(node)
-        what = NOTHING_THERE if left else "its machine acknowledges nothing that is sent to it"
+        what = NOTHING_THERE if left else "no TCP acknowledgement from its machine"
         lost = _lost(node, NodeLostReason.SILENT, f"{how}, and {what}", silent_s)
         return [*self._flushed(now), lost]
 

@@ -289,9 +289,9 @@ class NodeLives:
 
     def _stuck(self, known: _Node, wire: Wire, now: float) -> str:
         if known.dismissed_at is not None and now - known.dismissed_at > GOODBYE_S:
-            return "it was let go and stays"
+            return "it was released and is still connected"
         if now - known.heard_at > self._timeout_s:
-            return f"nothing was heard of it for {now - known.heard_at:.1f} s"
+            return f"no message from it for {now - known.heard_at:.1f} s"
         return wire.overdue(now)
 
     def forgive(self, late_s: float) -> float:

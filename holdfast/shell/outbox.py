@@ -28,7 +28,7 @@ class Outbox:
             self._stuck_since = now
         self._taken_bytes = max(self._taken_bytes, taken_bytes)
         if waiting_bytes > self._limit_bytes:
-            return f"it has not taken {waiting_bytes} bytes it was sent"
+            return f"{waiting_bytes} bytes to it are unsent"
         if self._stuck_since is not None and now - self._stuck_since >= self._deadline_s:
-            return f"it has taken nothing for {now - self._stuck_since:.1f} s"
+            return f"it has read nothing for {now - self._stuck_since:.1f} s"
         return ""

@@ -136,7 +136,9 @@ class ProfileCollection:
             return
         own = doing.waiting.pop(node)
         doing.found |= {one.rank: one for one in answer.found if one.rank in own}
-        self._without([rank for rank in own if rank not in doing.found], "its node said nothing")
+        self._without(
+            [rank for rank in own if rank not in doing.found], "its node reported no result"
+        )
         self._end_if_whole()
 
     def gone(self, node: str) -> None:
@@ -160,7 +162,7 @@ class ProfileCollection:
         if self._round is not None:
             return "another profile of this job is being taken"
         if state.phase is not Phase.RUNNING:
-            return f"the job is {state.phase.value}: no step ends that could be profiled"
+            return f"the job is {state.phase.value}: no steps to profile"
         if unknown := [rank for rank in ranks if rank >= state.world_size]:
             return f"it has no rank {unknown[0]}: there are {state.world_size} ranks"
         return ""

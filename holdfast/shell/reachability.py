@@ -76,7 +76,7 @@ class Reachability:
         """A condition that nobody has seen again is over."""
         for node in [n for n, at in self._told.items() if now - at >= STANDS_S]:
             del self._told[node]
-            self._tell(node, Severity.OK, "it is not known to be out of reach any more")
+            self._tell(node, Severity.OK, "it is no longer reported as unreachable")
 
     def _tell(self, node: str, severity: Severity, detail: str) -> None:
         self._put(

@@ -160,13 +160,13 @@ class Repetitions:
         for number, group in list(doing.running.items()) if doing is not None else ():
             if now - group.since >= GROUP_S:
                 late = ", ".join(sorted(group.waiting))
-                group.why = group.why or f"{late} did not come to the end of the step"
+                group.why = group.why or f"{late} did not complete the step"
                 self._over(number, now)
 
     def _refuse_all_but(self, wish: str) -> None:
         """The controller knows of one request at a time: others are forgotten there."""
         for other in [one for one in self._replies if one != wish]:
-            self._replies.pop(other)(ReplayReply(refused="another step is repeated"))
+            self._replies.pop(other)(ReplayReply(refused="another step is being repeated"))
 
     # ── rounds ──
 
@@ -205,7 +205,7 @@ class Repetitions:
 
     def _compared(self, doing: _Round) -> ReplayReply:
         if doing.whys:
-            return ReplayReply(refused=f"it did not come to the end of the step: {doing.whys[0]}")
+            return ReplayReply(refused=f"it did not complete the step: {doing.whys[0]}")
         elsewhere, names = doing.elsewhere, ", ".join(doing.others)
         runs = [one for one in doing.tried[doing.members] if one is not None]
         there = doing.tried[elsewhere][-1] if elsewhere else None
@@ -270,4 +270,4 @@ def _refusal(state: State, wish: StepsToRepeat, ids: Mapping[str, str]) -> str:
         return f"{len(wish.others)} nodes cannot take the place of {state.size}"
     if wish.isolate and state.size % wish.unit:
         return f"its {state.size} nodes are not whole replicas of {wish.unit} nodes each"
-    return "" if state.repeating is None else "another step is repeated"
+    return "" if state.repeating is None else "another step is being repeated"

@@ -148,7 +148,7 @@ class Server:
             self._digesting = None
         self._reported.clear()
         for connection in list(self.connections):
-            connection.close("the controller ends")
+            connection.close("the controller is shutting down")
         closings = [connection.gone.wait() for connection in self.connections]
         await asyncio.gather(*closings)
         await self._server.wait_closed()
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Close at once."""
         self._ours = True
-        logger.info("the connection of %s is cut: %s", self.node or "an unknown peer", why)
+        logger.info("closing the connection of %s: %s", self.node or "an unknown peer", why)
         if self._transport is not None:
             self._transport.abort()
 
@@ -402,7 +402,7 @@ class Connection(asyncio.Protocol):
 
     def _hello(self, hello: Hello) -> None:
         if self.node:
-            raise msgspec.ValidationError(f"{self.node} says hello again")
+            raise msgspec.ValidationError(f"{self.node} sent hello twice")
         self._is_known()
         if self._server.listener.hello(self, hello):
             self.node = hello.node
@@ -417,7 +417,7 @@ class Connection(asyncio.Protocol):
         try:
             report = _reports.decode(data)
         except NOT_UNDERSTOOD as error:
-            logger.warning("a report of %s was not understood: %s", self.node, error)
+            logger.warning("cannot decode a report from %s: %s", self.node, error)
             self._close(CloseCode.INVALID_DATA, str(error))
             return
         if report.node == self.node:

@@ -49,5 +49,5 @@ async def keep_running(
         pause_s = strikes.failed(time.monotonic())
         if pause_s is None:
             raise DutyError(f"{name} failed {TIMES} times within {WITHIN_S:g} s; last: {why}")
-        say(f"{name} failed and is started again: {why}")
+        say(f"{name} failed and is restarted: {why}")
         await asyncio.sleep(pause_s)

@@ -24,7 +24,7 @@ def judged(entry: Entry) -> str:
 def _wrong(choice: Choice) -> str:
     taken = [one for one in choice.alternatives if one.step == choice.step]
     if len(taken) != 1 or not taken[0].sufficient:
-        return "it is not among the steps that would do"
+        return "it is not among the sufficient steps"
     cheaper = [one for one in choice.alternatives if one.sufficient]
     best = min(cheaper, key=lambda one: one.cost_s)
     if best.cost_s < taken[0].cost_s:

@@ -20,29 +20,29 @@ class Promise(StrEnum):
     """What must hold in every world. Each is needed by a planted bug, or it is removed."""
 
     ONE_ATTEMPT = "one attempt"
-    GIVEN_UP = "given up for good"
-    SNAPSHOT = "the newest whole snapshot"
+    GIVEN_UP = "a removed node stays removed"
+    SNAPSHOT = "resumes from the newest whole snapshot"
     ASSEMBLY = "no part of a snapshot is missing"
     SAMPLES = "each sample once"
-    EFFICIENCY = "nothing healthy is touched"
+    EFFICIENCY = "nothing healthy is stopped or replaced"
     PERSISTENCE = "restarts have a limit and a reason"
-    REPLAY = "replay gives the same"
-    BOOKS = "the ledger adds up"
-    LIVENESS = "recovers once it is calm"
-    SPARES = "has its spares again"
-    END = "ends when asked"
-    TIME = "time goes on"
-    NAMED = "who is gone is named in time"
-    BOUND = "no decision waits for the silent"
+    REPLAY = "replay gives the same state"
+    BOOKS = "the ledger sums to the wall time"
+    LIVENESS = "recovers once faults end"
+    SPARES = "spares are restored"
+    END = "ends on request"
+    TIME = "time advances"
+    NAMED = "a lost node is detected in time"
+    BOUND = "no decision waits for silent nodes"
     TERMS = "one controller acts"
-    FINITE = "no number, no way on"
-    LEFT_OUT = "only batches to blame are left out"
-    BLAME = "nobody pays for a neighbour"
-    SEEN = "no fault stays unseen"
-    KEPT = "who is kept waits for a new attempt"
-    WHOLE = "replicas take part whole"
-    VERSIONS = "one version, and prepared"
-    CHOICE = "the cheapest step that would do"
+    FINITE = "no progress on NaN"
+    LEFT_OUT = "only faulty batches are skipped"
+    BLAME = "only the faulty rank or node is blamed"
+    SEEN = "every fault is detected"
+    KEPT = "kept workers wait for a new attempt"
+    WHOLE = "only whole replicas train"
+    VERSIONS = "one version, and it is prepared"
+    CHOICE = "the cheapest sufficient step"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller
@@ -84,7 +84,7 @@ class Environment:
             self.happened += 1
             self._at_once = self._at_once + 1 if self.now == before else 0
             if self._at_once > AT_ONCE_MAX:
-                raise Foul(Promise.TIME, self.now, f"{AT_ONCE_MAX} things happen at once")
+                raise Foul(Promise.TIME, self.now, f"{AT_ONCE_MAX} events at one time")
             what(*words)
         self.now = max(self.now, until)
 

@@ -32,7 +32,7 @@ def opened(order: RepeatStep, stores: Stores) -> tuple[GroupOpened, ...]:
 def repeated(order: RepeatStep, *, bad: bool) -> StepRepeated:
     """What a node says once the step is over, or will never be."""
     if bad:
-        return StepRepeated(number=order.number, why="it did not come to the end of the step")
+        return StepRepeated(number=order.number, why="it did not complete the step")
     count = order.start.workers_per_node
     ranks = range(order.start.node_rank * count, (order.start.node_rank + 1) * count)
     return StepRepeated(number=order.number, digests=dict.fromkeys(ranks, SOUND))

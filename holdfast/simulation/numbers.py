@@ -104,7 +104,7 @@ class FiniteNumbers:
             return ""
         key = found.key
         return (
-            f"attempt {attempt} goes on from step {key.step} of attempt {key.attempt}: not finite"
+            f"attempt {attempt} resumes from step {key.step} of attempt {key.attempt}: not finite"
         )
 
     def repeated(self) -> bool:

@@ -17,7 +17,7 @@ class Resumption:
         best = max((k for k in _keys(held) if _whole(k, held, distance)), default=None)
         found = (plan.key.step, plan.key.attempt) if plan is not None else None
         if found != best:
-            return f"attempt {attempt} goes on from {found}, not from {best} (step, attempt)"
+            return f"attempt {attempt} resumes from {found}, not from {best} (step, attempt)"
         return _lacking(attempt, plan, held, distance) if plan is not None else ""
 
 
@@ -38,8 +38,8 @@ class WholeSnapshots:
         whole = [s for s in common if len(own.get(s, ())) == s[2]]
         best = max(whole, default=None)
         if found is None:
-            return f"attempt {attempt} begins anew beside {best}" if best is not None else ""
-        (key, size), what = found.snapshot[:2], f"attempt {attempt} goes on from"
+            return f"attempt {attempt} starts from step 0 beside {best}" if best is not None else ""
+        (key, size), what = found.snapshot[:2], f"attempt {attempt} resumes from"
         missing = set(range(size)) - own.get((key.step, key.attempt, size), set())
         if missing:
             return f"{what} {key} of {size} ranks, and nobody has the part of rank {min(missing)}"

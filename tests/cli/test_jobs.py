@@ -120,8 +120,8 @@ def test_a_job_that_fails_says_why_and_ends_with_status_1(tmp_path: Path) -> Non
     assert [i["id"] for i in answer("incidents")] == [1, 2]
     assert holdfast("why", "--incident", "3").returncode == 4
     shown, as_json = (holdfast(*words) for words in documented("concepts/recovery.md", "bad"))
-    assert "restart: an error of the script is given a second attempt" in shown.stdout
-    assert "no machine is left for an error of the script" in shown.stdout
+    assert "restart: a script error gets a second attempt" in shown.stdout
+    assert "machines are not replaced for script errors" in shown.stdout
     (choice,) = json.loads(as_json.stdout)["incident"]["choices"]
     assert choice["step"] == "restart" and len(choice["alternatives"]) == 12
     assert "> give-up" in why.stdout and "the same error repeated at the same place" in why.stdout

@@ -109,7 +109,9 @@ def test_the_course_of_an_incident_is_told_in_order_with_times() -> None:
 
 def test_what_was_weighed_is_told_with_its_cost_and_why_it_was_not_taken() -> None:
     weighed = (
-        Alternative(step="restart", cost_s=0.51, sufficient=True, why="nothing speaks against it"),
+        Alternative(
+            step="restart", cost_s=0.51, sufficient=True, why="no evidence against the nodes"
+        ),
         Alternative(step="replace", cost_s=19.7, sufficient=True, why="fault 1 of node-1"),
         Alternative(step="wait", cost_s=2.6, sufficient=False, why="no node is missing"),
     )
@@ -119,7 +121,7 @@ def test_what_was_weighed_is_told_with_its_cost_and_why_it_was_not_taken() -> No
     old = msgspec.structs.replace(made, alternatives=())
     told = story.weighed(incident(choices=(made, old)))
     assert told == [
-        "next  after 1.5 s, for attempt 2: restart: nothing speaks against it",
+        "next  after 1.5 s, for attempt 2: restart: no evidence against the nodes",
         "  > restart            510 ms  taken",
         "    replace            19.7 s  would do: fault 1 of node-1",
         "    wait                2.6 s  no node is missing",

@@ -190,7 +190,7 @@ def test_a_lost_node_is_fenced_replaced_by_a_spare_and_a_new_spare_is_asked_for(
 
 @pytest.mark.parametrize(
     ("detail", "told"),
-    [("", "b was taken away: it left"), ("its pod was deleted", "its pod was deleted")],
+    [("", "b was removed (planned): it left"), ("its pod was deleted", "its pod was deleted")],
 )
 def test_a_node_that_leaves_is_told_of_with_who_asked_it_to(detail: str, told: str) -> None:
     world = running()

@@ -43,7 +43,7 @@ def test_the_attempt_stops_and_the_next_one_goes_on_below_the_step_that_differs(
     assert (start.restore_below, start.redo_until) == (9, 8)
     (incident,) = world.state.incidents
     assert (incident.cause, incident.rank, incident.node) == ("corruption", 1, "b")
-    assert incident.evidence[1] == "rank 1 on b: has parameters of its own"
+    assert incident.evidence[1] == "rank 1 on b: differs from all others"
     world.train(step=11, restored=8)
     assert incident.ended_at is not None and incident.steps_lost == 0
     assert world.state.restore_below is None, "training is past the place"

@@ -126,7 +126,7 @@ def test_a_rank_that_misses_the_node_before_its_goodbye_is_heard_does_not_make_i
     world.recover(cause="peer-lost", rank=0)
     (incident,) = world.state.incidents
     assert (incident.cause, incident.node) == ("node-left", "b")
-    assert "was taken away: it left: its pod was evicted" in incident.summary
+    assert "was removed (planned): it left: its pod was evicted" in incident.summary
     assert world.state.restarts == []
 
 

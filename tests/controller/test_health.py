@@ -315,7 +315,7 @@ def test_of_a_rack_whose_nodes_fail_alike_only_half_are_cordoned() -> None:
         ("n0", True), ("n1", True), ("n2", False),
     ]  # fmt: skip
     (told,) = [a for a in world.state.incidents[-1].actions if a.action == "Fence"]
-    assert "2 of row-a were within a day" in told.reason
+    assert "2 of row-a cordoned within a day" in told.reason
     world.train(step=50)
     world.tell(change(world.state.ranks[3]))  # of row-a too
     assert not only(world.recover(cause="peer-lost", rank=None), Fence).blamed
@@ -336,7 +336,7 @@ def test_one_job_does_not_take_the_machines_of_a_cluster_from_everybody() -> Non
         world.add(f"new-{number}")
     assert [fence.blamed for fence in fences] == [True, True, True, False, False]
     (told,) = [taken for taken in world.state.incidents[-1].actions if taken.action == "Fence"]
-    assert told.reason.endswith("; its machine is not cordoned: 3 were within a day")
+    assert told.reason.endswith("; its machine is not cordoned: 3 cordoned within a day")
     member = world.state.ranks[1]
     world.tell(change(member), after_s=WINDOW_S)
     later = only(world.recover(cause="peer-lost", rank=0), Fence)

@@ -207,7 +207,7 @@ def test_a_script_without_the_library_starts_again_once_and_is_told_what_that_me
     only(broke(world, 12), StopAttempt)
     only(stopped(world, 0), StartAttempt)
     reasons = [action.reason for action in world.state.incidents[-1].actions]
-    assert "the script goes on from what it has saved itself, if anything" in reasons
+    assert "the script resumes from what it has saved itself, if anything" in reasons
     only(broke(world, 12), StopAttempt)
     end = only(stopped(world, 0), EndJob)
     assert end.outcome is Outcome.FAILED

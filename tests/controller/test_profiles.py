@@ -68,5 +68,5 @@ def test_a_controller_that_begins_again_says_that_nothing_came_of_it(
     for _ in range(2):
         world.tell(ControllerResumed(existing=tuple(world.state.nodes)))
     noted = [note.text for note in world.state.notes[before:]]
-    words = "they could not be profiled: the controller began again meanwhile"
+    words = "they could not be profiled: the controller was restarted"
     assert noted == ([] if answered or later else [words])

@@ -64,7 +64,7 @@ def test_the_third_hang_that_names_nobody_has_groups_repeat_a_step() -> None:
     order = only(hang(world), CheckNodes)
     assert order.nodes == ("a", "b") and order.attempt == world.state.attempt
     assert order.repeat == StepsToRepeat(step=8 + STEPS)
-    assert order.reason == "3 times in 3600 s it was hang, and no machine is blamed"
+    assert order.reason == "hang 3 times within 3600 s; no machine is identified as the cause"
     assert world.state.incidents[-1].choices[-1].step == "replay"
 
 
@@ -193,7 +193,7 @@ def test_somebody_asks_and_the_job_stands_still_for_it_and_goes_on() -> None:
     assert world.state.stop.keeps == "here"
     order = only(world.all_stopped(), CheckNodes)
     assert order.repeat == asked().wish
-    assert kinds(answer(world, told="Step 7 comes out as the first time")) == ["StartAttempt"]
+    assert kinds(answer(world, told="Step 7 equals the first run")) == ["StartAttempt"]
     assert world.state.incidents[-1].cause == "repeated" and world.state.repeating is None
     world.train(step=30, restored=10)
     assert world.state.open_incident is None and world.state.fruitless == 0
@@ -209,7 +209,7 @@ def test_steps_before_it_were_progress() -> None:
     world.train(step=30, restored=10)
     world.tell(asked())
     world.all_stopped()
-    answer(world, told="Step 7 comes out as the first time")
+    answer(world, told="Step 7 equals the first run")
     assert world.state.fruitless == 0 and world.state.barren == 0
 
 

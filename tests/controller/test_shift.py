@@ -23,8 +23,8 @@ def test_the_attempt_stops_and_starts_again_and_the_rank_is_named_with_the_step(
     stop = only(shifted(world), StopAttempt)
     assert stop.reason == (
         "Rank 1 has entered 1 collective fewer than the others in group default_pg since optimizer "
-        "step 217 of this attempt; since then those of different steps have met, and gradients are "
-        "wrong"
+        "step 217 of this attempt; since then, those of different steps are paired and "
+        "gradients are wrong"
     )
     (incident,) = world.state.incidents
     assert (incident.cause, incident.rank, incident.node) == ("collective-skipped", 1, "b")

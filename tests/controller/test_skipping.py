@@ -45,7 +45,7 @@ def test_the_second_time_batches_from_what_is_restored_to_the_bad_one_are_left_o
     goes_on(world, 9)
     assert skipping.spans(world.state) == ((9, 12),) and skipping.left(world.state) == 2
     told = [one.reason for one in world.state.incidents[-1].actions if one.action == "SkipBatches"]
-    assert told[-1] == "batches 9 to 11 (from 0) are left out: 3 of 5 that may be"
+    assert told[-1] == "batches 9 to 11 (from 0) are skipped: 3 of 5 allowed"
     assert "batches 9 to 11" in world.state.notes[-1].text
     world.kill("b", 1, step=10)
     assert started(world, world.recover()).skips == ((9, 12),), "for good"

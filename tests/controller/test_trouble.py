@@ -42,7 +42,7 @@ def test_a_rank_that_leaves_early_is_told_apart_by_what_the_others_do() -> None:
     assert world.state.incidents == []
     world.tell(DeadlinePassed(), after_s=31.0)
     stop = only(world.tell(Surveyed(attempt=1, training_count=1)), StopAttempt)
-    assert stop.reason == "rank 1 exited with status 0 after step 12 and 1 other rank trains on"
+    assert stop.reason == "rank 1 exited with status 0 after step 12; 1 other rank still trains"
     exits = only(world.all_stopped(), Diagnose).exits
     assert [e.rank for e in exits] == [1]
 

@@ -122,7 +122,7 @@ def test_what_fails_on_the_next_machine_too_is_shared_and_costs_no_other_machine
     assert world.state.spares == ["c"] and sound_spares(world.state) == 0
     assert world.state.phase is Phase.RUNNING and "b" not in world.state.health
     assert "spare c has failed its checks (matmul: " in noted(world)
-    assert "stays: b has failed the same check, so look at what nodes share" in noted(world)
+    assert "stays: b failed the same check, so check what the nodes share" in noted(world)
     notes = len(world.state.notes)
     for _ in range(3):
         asked = only(world.tell(DeadlinePassed(), after_s=600.0), CheckNodes)
@@ -140,7 +140,7 @@ def test_while_nobody_has_answered_a_spare_that_has_failed_stays_and_is_compared
     fails(world, "c")
     assert world.tell(NodesChecked(found={"c": MATMUL}, missing=("b",))) == []
     assert world.state.spares == ["c"] and sound_spares(world.state) == 0
-    assert "no other machine has told whether it fails likewise" in noted(world)
+    assert "no other machine has reported the result of that check" in noted(world)
     assert only(world.tell(DeadlinePassed(), after_s=600.0), CheckNodes).nodes == ("c",)
     assert only(fails(world, "c"), CheckNodes).nodes == ("c", "b")
     assert only(fails(world, "c", b=""), Fence).node == "c"
@@ -252,8 +252,8 @@ def test_only_so_many_machines_are_left_for_their_checks(one_passes: bool) -> No
             world.add(spare)
     assert left == (CORDONS_MIN if one_passes else IN_A_ROW)
     assert spare in world.state.spares and sound_spares(world.state) == one_passes
-    why = "3 were within a day" if one_passes else "2 others have failed theirs"
-    assert why in noted(world) and "does not count as a spare" in noted(world)
+    why = "3 cordoned within a day" if one_passes else "2 others failed theirs"
+    assert why in noted(world) and "is not used as a spare" in noted(world)
 
 
 def test_where_most_members_fail_their_checks_none_is_left() -> None:
@@ -261,7 +261,7 @@ def test_where_most_members_fail_their_checks_none_is_left() -> None:
     aborts(world)
     world.tell(NodesChecked(found={"a": MATMUL, "b": MATMUL}, attempt=3))
     assert not world.state.health and set(world.state.ranks.values()) == {"a", "b"}
-    assert "2 of 2 machines that train and were checked have failed, and none" in noted(world)
+    assert "2 of 2 members that were checked have failed (" in noted(world)
 
 
 def test_a_shared_folder_that_refuses_is_told_once_and_costs_nobody() -> None:
@@ -276,7 +276,7 @@ def test_a_shared_folder_that_refuses_is_told_once_and_costs_nobody() -> None:
     world.tell(NodesChecked(found={"c": ""}))
     assert sound_spares(world.state) == 1
     [note] = world.state.notes
-    assert detail in note.text and "no node is given up for it" in note.text
+    assert detail in note.text and "no node is replaced for it" in note.text
     assert "let that user write there" in note.text
 
 
@@ -286,7 +286,7 @@ def test_every_spare_that_goes_is_told_of_with_its_reason() -> None:
     assert noted(world) == "spare c was lost: its pod was evicted"
     world.add("d")
     world.tell(NodeLeft(node="d", detail="a drain"))
-    assert noted(world) == "spare d was taken away: it left: a drain"
+    assert noted(world) == "spare d was removed (planned): it left: a drain"
 
 
 def in_doubt(**limits: float | str) -> World:

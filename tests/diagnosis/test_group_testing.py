@@ -84,9 +84,7 @@ def test_groups_are_whole_replicas_and_as_large_as_can_be_told_apart() -> None:
 
 def test_a_fault_that_does_not_come_again_blames_nobody() -> None:
     located, _ = found(16, 1, [])
-    assert located == Located(
-        (), True, "no group failed: the fault did not come again at this size"
-    )
+    assert located == Located((), True, "no group failed: the fault did not recur at this size")
 
 
 def test_a_fault_that_comes_once_is_no_proof() -> None:

@@ -447,8 +447,8 @@ def judged_at_the_end(
 @pytest.mark.parametrize(
     ("at", "beside", "told"),
     [
-        (JOINS, THREAD, "joins threads that are no daemons: other in forever (train.py:7)"),
-        (JOINS, GROUP_END, "joins threads that are no daemons"),
+        (JOINS, THREAD, "joins non-daemon threads: other in forever (train.py:7)"),
+        (JOINS, GROUP_END, "joins non-daemon threads"),
         (ATEXIT, GROUP_END, "has called flush (train.py:4) (atexit, or a destructor), in wait"),
         ((), GROUP_END, "function of atexit, a destructor or a library, which has no Python frame"),
         ((), (), "was not seen (no stack)"),

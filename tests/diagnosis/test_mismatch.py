@@ -32,9 +32,9 @@ def test_of_two_ranks_the_survivor_that_left_its_own_period_is_wrong_and_not_the
     verdict = weigh([ABORTED, cut_off(0, [*STEP * 4, "all_reduce float[65536]"])])
     assert (verdict.cause, verdict.rank) == ("collective-mismatch", 0)
     assert verdict.summary == (
-        "Rank 0 entered a collective that does not fit: it entered all_reduce float[65536] (number "
-        "40 of group default_pg) where all_reduce float[100] was due; rank 1 failed because of "
-        f"it: {CLUE}"
+        "Rank 0 entered a collective that does not match: it entered all_reduce float[65536] "
+        "(number 40 of group default_pg) where all_reduce float[100] was expected; rank 1 failed "
+        f"because of it: {CLUE}"
     )
 
 
@@ -47,7 +47,7 @@ def test_what_a_rank_had_entered_that_was_stopped_before_it_failed_counts_as_wel
 def test_where_the_survivor_did_as_ever_the_aborted_one_is_wrong() -> None:
     verdict = weigh([ABORTED, cut_off(0, [*STEP * 4, STEP[0]])])
     assert (verdict.cause, verdict.rank, verdict.confidence) == ("collective-mismatch", 1, 0.6)
-    assert "nothing speaks against its peers; it failed because of it" in verdict.summary
+    assert "no evidence against its peers; it failed because of it" in verdict.summary
 
 
 def test_the_majority_of_the_survivors_is_right_though_all_of_them_left_their_period() -> None:

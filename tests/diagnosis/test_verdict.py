@@ -285,6 +285,16 @@ def test_an_exit_by_choice_says_status_and_place() -> None:
     assert verdict.summary == "Rank 0 exited with status 3 (/home/me/train.py:7)."
 
 
+def test_a_message_is_quoted_as_it_is_and_where_it_is_cut_that_shows() -> None:
+    def quoted(message: str) -> str:
+        return weigh([exited(error=raised("RuntimeError", message))]).summary
+
+    assert quoted(" NCCL error  X ").endswith("RuntimeError: NCCL error  X (/home/me/train.py:7)")
+    assert "RuntimeError: NCCL error… (" in quoted("NCCL error\nLast error: socket")
+    assert f"RuntimeError: {'x' * 200}… (" in quoted("x" * 201)
+    assert f"RuntimeError: {'x' * 200} (" in quoted("x" * 200)
+
+
 def test_a_forkserver_that_died_is_not_told_as_a_lack_of_memory() -> None:
     fell = weigh([exited(3, number=9, forkserver="signal 9", ago_s=1.0), exited(0, number=9)])
     assert fell.summary == "Rank 3 died with its forkserver (signal 9)."

@@ -157,7 +157,7 @@ def test_a_duty_that_dies_is_said_and_goes_on(monkeypatch: pytest.MonkeyPatch) -
         assert await site.host.run({"watching": duty}, said.append) is Outcome.STOPPED
 
     hosted(test)
-    assert said == ["watching failed and is started again: OSError: no route"] * 2
+    assert said == ["watching failed and is restarted: OSError: no route"] * 2
 
 
 def test_a_duty_that_fails_too_often_ends_it_and_the_other_duties(

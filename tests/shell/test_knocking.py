@@ -225,7 +225,7 @@ async def joined(port: int, node: str, *, hosted: bool = True) -> AsyncIterator[
 @pytest.mark.parametrize(
     ("silent", "hosted", "why"),
     [
-        ("a", True, "nothing answers where its rendezvous store was"),
+        ("a", True, "no answer on the port of its rendezvous store"),
         ("", True, "no heartbeat"),  # its machine answers
         ("ab", True, "no heartbeat"),  # nobody does
         ("a", False, "no heartbeat"),  # its port is only reserved: refused is an answer
@@ -268,7 +268,7 @@ def test_one_that_never_comes_to_a_new_controller_is_knocked_at() -> None:
             again = await Agent("b").join(port)
             (lost,) = await until(lambda: site.events(NodeLost))
             assert isinstance(lost, NodeLost) and lost.node == "a"
-            assert lost.detail.startswith("it does not connect, and nothing answers")
+            assert lost.detail.startswith("it does not connect, and no answer")
             await again.leave()
 
     asyncio.run(story())

@@ -236,7 +236,7 @@ def test_a_silent_node_is_named_once_and_its_connection_closed() -> None:
     assert register.look(TIMEOUT_S - 0.1) == []
     (event,) = register.look(0.2)
     assert isinstance(event, NodeLost) and event.reason is NodeLostReason.SILENT
-    assert line.ended == "aborted: nothing was heard of it for 5.1 s"
+    assert line.ended == "aborted: no message from it for 5.1 s"
     assert register.look(100.0) == [] and register.nodes.connected == frozenset()
 
 
@@ -267,9 +267,9 @@ def test_a_node_whose_connection_broke_is_named_by_its_last_sign_of_life() -> No
 def test_one_that_takes_nothing_is_disconnected_and_may_come_again() -> None:
     register = Register()
     line = register.connect("n")
-    line.heard_at, line.stuck = register.now + 1.0, "it has taken nothing for 10.0 s"
+    line.heard_at, line.stuck = register.now + 1.0, "it has read nothing for 10.0 s"
     assert register.look(1.0) == []
-    assert line.ended == "aborted: it has taken nothing for 10.0 s"
+    assert line.ended == "aborted: it has read nothing for 10.0 s"
     assert register.changed == ["n", "n"]
     register.connect("n")
     assert register.nodes.connected == {"n"}
@@ -367,7 +367,7 @@ def test_who_is_let_go_and_stays_is_cut_off() -> None:
     register.look(GOODBYE_S)
     assert str(line.ended) == ""
     register.look(LOOK_S)
-    assert line.ended == "aborted: it was let go and stays"
+    assert line.ended == "aborted: it was released and is still connected"
     assert register.nodes.connected == frozenset()
 
 

@@ -12,13 +12,13 @@ def test_who_takes_nothing_in_time_is_told() -> None:
     outbox = Outbox()
     assert not outbox.observe(100, 50, 0.0)
     assert not outbox.observe(200, 150, DEADLINE_S - 0.1)  # more was queued, nothing taken
-    assert outbox.observe(200, 150, DEADLINE_S) == "it has taken nothing for 10.0 s"
+    assert outbox.observe(200, 150, DEADLINE_S) == "it has read nothing for 10.0 s"
 
 
 def test_too_much_is_told_at_once() -> None:
     outbox = Outbox()
     assert not outbox.observe(LIMIT_BYTES, LIMIT_BYTES, 0.0)
-    assert "has not taken" in outbox.observe(LIMIT_BYTES + 1, LIMIT_BYTES + 1, 0.0)
+    assert "are unsent" in outbox.observe(LIMIT_BYTES + 1, LIMIT_BYTES + 1, 0.0)
 
 
 def test_a_slow_one_that_takes_as_much_as_it_is_sent_stays() -> None:

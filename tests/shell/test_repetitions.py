@@ -170,14 +170,14 @@ def test_two_bad_nodes_of_a_job_that_trains_are_named_and_left_for_its_spares() 
 def test_where_all_end_alike_nobody_is() -> None:
     it = Repeating("a", "b", "c", "d")
     it.repeat()
-    assert it.told.found == {} and "did not come again" in it.told.told
+    assert it.told.found == {} and "did not recur" in it.told.told
 
 
 def test_a_step_is_repeated_twice_in_place_and_compared_with_the_first_time() -> None:
     it = Repeating("a", "b", isolate=False)
     it.repeat()
     assert [len(it.asked(name)) for name in ("a", "b")] == [2, 2]
-    assert "Step 9 comes out as the first time (loss 1)" in it.told.told
+    assert "Step 9 equals the first run (loss 1)" in it.told.told
 
 
 def test_who_leaves_meanwhile_ends_it_and_who_does_not_answer_has_failed() -> None:
@@ -189,7 +189,7 @@ def test_who_leaves_meanwhile_ends_it_and_who_does_not_answer_has_failed() -> No
     [(_, order)] = late.news()
     late.say("a", GroupOpened(number=order.number, store=THERE))
     late.scene.wait(GROUP_S + 1.0, *late.wires.values())
-    assert "a, b did not come to the end of the step" in late.told.told
+    assert "a, b did not complete the step" in late.told.told
 
 
 @pytest.mark.parametrize(
@@ -295,4 +295,4 @@ def test_a_wish_that_gives_way_to_one_of_the_controller_is_answered() -> None:
     scene, replies = heard_of()
     own = CheckNodes(nodes=("a",), attempt=1, repeat=StepsToRepeat(step=13), reason="x")
     scene.shell.checks.obey(own, ("a",), scene.now)
-    assert replies == [ReplayReply(refused="another step is repeated")]
+    assert replies == [ReplayReply(refused="another step is being repeated")]

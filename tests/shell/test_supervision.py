@@ -63,8 +63,8 @@ def test_a_duty_that_fails_or_ends_is_said_and_started_again(
 
     asyncio.run(story())
     assert said == [
-        "watching failed and is started again: OSError: no route",
-        "watching failed and is started again: it ended",
+        "watching failed and is restarted: OSError: no route",
+        "watching failed and is restarted: it ended",
     ]
 
 

@@ -8,7 +8,7 @@ MACHINES = "controller/machines.py"
 OF_CHECKS: dict[str, Mutant] = {
     "machines are left one after the other for what they share": Mutant(
         MACHINES,
-        'return f"{same[-1].name} has failed the same check, so look at what nodes share"',
+        'return f"{same[-1].name} failed the same check, so {SHARED}"',
         "pass",
         Promise.EFFICIENCY,
         first=520,

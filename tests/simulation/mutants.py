@@ -453,7 +453,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "nobody asks whether the others train on": Mutant(
         LEAVING,
-        'return [Survey(attempt=state.attempt, reason=f"{_told(first)}: do the others train on?")]',
+        'return [Survey(attempt=state.attempt, reason=f"{_told(first)}: are others training?")]',
         "return []",
         CALM,
         first=13,

@@ -26,7 +26,7 @@ def choice(step: str, cause: str = "device-error", **costs: float) -> Choice:
     [
         (choice("restart", restart=1.0, replace=2.0), (), ""),
         (choice("replace", restart=1.0, replace=2.0), (FENCE,), "it costs 2 s, restart 1 s"),
-        (choice("wait", restart=1.0), (), "not among the steps that would do"),
+        (choice("wait", restart=1.0), (), "not among the sufficient steps"),
         (choice("replace", "worker-exception", replace=2.0), (), "no machine is to blame"),
         (choice("replace", replace=2.0), (FENCE,), ""),
         (choice("restart", restart=2.0), (FENCE,), "n1 is left and nobody chose that"),

@@ -394,7 +394,7 @@ def test_a_job_that_was_asked_to_stop_has_ended() -> None:
     with pytest.raises(Foul, match="the job goes on: closing") as caught:
         some.calm(False, "closing", [], 0)
     assert caught.value.promise is Promise.END
-    with pytest.raises(Foul, match="ends when asked"):
+    with pytest.raises(Foul, match="ends on request"):
         all_of_them().at_end(ledger(), {}, TimeSpent(1.0), [])
 
 
@@ -518,5 +518,5 @@ def test_every_referee_is_heard() -> None:
             tell()
         assert caught.value.promise is promise
     some.over = True
-    with pytest.raises(Foul, match="the ledger adds up"):
+    with pytest.raises(Foul, match="the ledger sums to the wall time"):
         some.at_end(msgspec.structs.replace(ledger(), end_ms=1), {}, TimeSpent(1.0), [])

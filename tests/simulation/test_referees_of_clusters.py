@@ -54,7 +54,7 @@ def test_decisions_wait_for_no_longer_than_it_takes_to_find_out_the_silent() -> 
     judge = Referees(hardship(), Environment(hardship()))
     judge.waits(judge.waits_s_max)
     with pytest.raises(
-        Foul, match=r"no decision waits for the silent at 0\.000 s: what was decided"
+        Foul, match=r"no decision waits for silent nodes at 0\.000 s: what was decided"
     ):
         judge.waits(judge.waits_s_max + 0.1)
 

@@ -42,18 +42,18 @@ def test_a_part_may_come_from_the_neighbour() -> None:
 
 def test_a_snapshot_that_is_not_whole_is_a_foul() -> None:
     held = [holding([OLD, NEW]), holding([OLD])]
-    assert "goes on from (10, 1), not from (8, 1)" in Resumption().resumed(2, plan(NEW), held, 1)
+    assert "resumes from (10, 1), not from (8, 1)" in Resumption().resumed(2, plan(NEW), held, 1)
 
 
 def test_parts_of_two_attempts_are_no_whole_snapshot() -> None:
     held = [holding([OLD, NEW]), holding([OLD, OTHER])]
-    assert "goes on from (10, 2), not from (8, 1)" in Resumption().resumed(3, plan(OTHER), held, 1)
+    assert "resumes from (10, 2), not from (8, 1)" in Resumption().resumed(3, plan(OTHER), held, 1)
 
 
 def test_an_older_snapshot_than_necessary_is_a_foul() -> None:
     held = [holding([OLD, NEW]), holding([OLD, NEW])]
     assert "not from (10, 1)" in Resumption().resumed(2, plan(OLD), held, 1)
-    assert "goes on from None" in Resumption().resumed(2, None, held, 1)
+    assert "resumes from None" in Resumption().resumed(2, None, held, 1)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_newest_snapshot_of_any_size_is_put_together_from_its_parts() -> Non
     [
         (ResumedFrom(Snapshot(NEW, 3), None), "nobody has the part of rank 2"),
         (ResumedFrom(Snapshot(Key(1, 4), 2), None), "not from (8, 1, 3)"),
-        (None, "begins anew beside (8, 1, 3)"),
+        (None, "starts from step 0 beside (8, 1, 3)"),
     ],
 )
 def test_what_lacks_a_part_and_what_is_older_than_necessary_is_a_foul(

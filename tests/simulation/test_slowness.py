@@ -194,5 +194,7 @@ def test_what_is_slow_or_wrong_is_seen_and_dealt_with(kind: str) -> None:
 def test_what_is_unseen_for_longer_than_its_bound_is_a_foul() -> None:
     referees = lived(quiet()).referees
     referees.unseen("a straggler", 10.0, 10.0)
-    with pytest.raises(Foul, match=r"no fault stays unseen at .*: a straggler is not seen for 11"):
+    with pytest.raises(
+        Foul, match=r"every fault is detected at .*: a straggler is not seen for 11"
+    ):
         referees.unseen("a straggler", 11.0, 10.0)

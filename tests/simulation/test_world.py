@@ -279,7 +279,7 @@ def test_a_world_in_which_time_stands_still_is_a_foul() -> None:
         env.after(0.0, again)
 
     again()
-    with pytest.raises(Foul, match=f"time goes on at 0.000 s: {AT_ONCE_MAX} things"):
+    with pytest.raises(Foul, match=f"time advances at 0.000 s: {AT_ONCE_MAX} events"):
         env.run(1.0)
 
 

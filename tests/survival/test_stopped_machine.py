@@ -53,7 +53,7 @@ def test_a_machine_that_stops_is_lost_long_before_silence_is_believed(home: Path
     machine.go_on()
     (incident,) = job.incidents()
     assert incident.nodes == (cut,), "the one that came back was not given up"
-    assert "its machine acknowledges nothing that is sent to it" in incident.summary
+    assert "no TCP acknowledgement from its machine" in incident.summary
     assert incident.detected_at is not None and incident.detected_at - began < 9.0
     assert job.process is not None
     job.process.terminate()

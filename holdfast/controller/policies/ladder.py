@@ -32,6 +32,7 @@ ALERT = "alert"  # something about a node that may pass
 PUZZLING = 2  # attempts in a row without progress before machines are suspected that nobody blames
 NAMED = 3  # of them, whose verdict names one node, before it is left on suspicion
 NAMELESS = 3  # hangs or corruptions within the window that nobody is blamed for, likewise
+UNNAMED = "no machine is identified as the cause"
 REPLAYED_STEPS = 10
 
 
@@ -50,7 +51,7 @@ def choose(s: Situation) -> Chosen:
     would_do = [one for one in weighed if not one.against]
     if would_do:
         best = min(would_do, key=lambda one: one.cost_s)
-        spared = Weighed(Rung.GIVE_UP, PEOPLE_S, f"{best.rung} will do", "")
+        spared = Weighed(Rung.GIVE_UP, PEOPLE_S, f"{best.rung} is sufficient", "")
         return Chosen(best.rung, best.reason, None, (*weighed, spared))
     outcome, account = ending(s) or (Outcome.GAVE_UP, s.trouble.summary)
     last = Weighed(Rung.GIVE_UP, PEOPLE_S, "", account)
@@ -110,7 +111,7 @@ def asks_state(s: Situation) -> str:
     if trouble.bad_step is not None and not history.bad_again:
         return f"only what was saved before step {trouble.bad_step} is restored"
     if trouble.bad_step is not None and s.means.skips:
-        return f"batches that led to step {trouble.bad_step} are left out, {s.means.skips} at most"
+        return f"batches that led to step {trouble.bad_step} are skipped, {s.means.skips} at most"
     if trouble.trains:
         return ""
     innocent = trouble.environment or trouble.cause in poison.INNOCENT
@@ -139,7 +140,7 @@ def asks_node(s: Situation) -> str:
     count = max(faults, limit) if trouble.faulty else faults
     if not replace.wanted(count, limit, spares=means.spares, fruitless=s.history.fruitless):
         return ""
-    often = f"{faults} device faults on it in {replace.WINDOW_S:g} s"
+    often = f"{faults} device faults within {replace.WINDOW_S:g} s"
     return _said(s) if trouble.faulty else often
 
 
@@ -147,7 +148,7 @@ def asks_check(s: Situation) -> str:
     """Why all machines should be checked before anything else; else empty."""
     if not _puzzles(s) or s.history.checked or not s.means.checks:
         return ""
-    return f"{s.history.fruitless} attempts in a row made no progress, and no machine is blamed"
+    return f"{s.history.fruitless} attempts in a row made no progress; {UNNAMED}"
 
 
 def asks_repetition(s: Situation) -> str:
@@ -157,13 +158,15 @@ def asks_repetition(s: Situation) -> str:
     if trouble.node or not (means.repeats and means.spares) or means.vacant or asks_check(s):
         return ""
     if trouble.ended and trouble.bad_step is not None and not _asks_older(s):
-        return f"numbers were not finite at step {trouble.bad_step} again, and it may be a machine"
+        return (
+            f"numbers were not finite at step {trouble.bad_step} again; a machine may be the cause"
+        )
     if _puzzles(s):
-        return f"{s.history.fruitless} attempts in a row made no progress, and no machine is blamed"
+        return f"{s.history.fruitless} attempts in a row made no progress; {UNNAMED}"
     often = s.history.nameless
     if often < NAMELESS or not trouble.ended or trouble.cause not in replace.IN_GROUPS:
         return ""
-    return f"{often} times in {means.window_s:g} s it was {trouble.cause}, and no machine is blamed"
+    return f"{trouble.cause} {often} times within {means.window_s:g} s; {UNNAMED}"
 
 
 def asks_isolation(s: Situation) -> str:
@@ -283,7 +286,7 @@ def _sound(s: Situation) -> bool:
 
 
 def _goes_on(s: Situation) -> str:
-    return "training goes on meanwhile" if _sound(s) else ""
+    return "training continues meanwhile" if _sound(s) else ""
 
 
 def _again_s(s: Situation) -> float:
@@ -295,7 +298,7 @@ def _again_s(s: Situation) -> float:
 def _carry_on(s: Situation) -> Weighed:
     against = _first(
         "" if s.trouble.trains else "the attempt has ended",
-        "" if _sound(s) else "what it does from here on is worth nothing",
+        "" if _sound(s) else "its results from here on would be discarded",
         asks_node(s),
         asks_growth(s),
     )
@@ -305,12 +308,12 @@ def _carry_on(s: Situation) -> Weighed:
 
 def _tolerated(s: Situation) -> str:
     if s.trouble.faulty:
-        return "no sound spare waits: a doubtful node is better than none"
+        return "no healthy spare is available; keeping the suspect node"
     if s.trouble.cause == replace.STRAGGLER:
-        return "nobody is replaced for being slow, unless the job asks for it and a spare waits"
+        return "slow nodes are replaced only with recovery.stragglers: replace and a spare"
     if s.trouble.cause == ALERT:
         return f"one alert is tolerated; {ALERTS} within {ALERTS_S:g} s are a fault"
-    return "the last change of the size has not paid for itself yet"
+    return "the last resize has not paid for itself yet"
 
 
 def _restart(s: Situation) -> Weighed:
@@ -335,12 +338,12 @@ def _hope(s: Situation, wait_s: float) -> str:
         times = f"restart {history.barren + 1} of {s.means.max_restarts} for it"
         return f"the same error again, without progress: {times}{wait}"
     if trouble.environment:
-        return f"what the script depends on may be well again{wait}"
+        return f"the failed dependency may have recovered{wait}"
     if trouble.user_error:
-        return f"an error of the script is given a second attempt{wait}"
+        return f"a script error gets a second attempt{wait}"
     if replace.blames_machine(trouble.cause) and trouble.node:
         return f"{_forgiven(s)}{wait}"
-    return f"nothing speaks against the nodes or the state{wait}"
+    return f"no evidence against the nodes or the state{wait}"
 
 
 def _forgiven(s: Situation) -> str:
@@ -348,11 +351,11 @@ def _forgiven(s: Situation) -> str:
     if s.trouble.confidence < SURE:
         return "the verdict is too uncertain to blame a machine"
     if not limit:
-        return "nodes of this job are not replaced for their devices"
+        return "nodes of this job are not replaced for device faults"
     if faults < limit and not s.trouble.faulty:
         day = f"within {replace.WINDOW_S:g} s"
-        return f"fault {faults} of {s.trouble.node} {day}; it is replaced for {limit}"
-    return "no sound spare waits: a doubtful node is better than none"
+        return f"fault {faults} of {s.trouble.node} {day}; it is replaced after {limit}"
+    return "no healthy spare is available; keeping the suspect node"
 
 
 def _replace(s: Situation) -> Weighed:
@@ -384,14 +387,14 @@ def _stays(s: Situation) -> str:
     """Why no node is left."""
     trouble = s.trouble
     if s.means.missing:
-        return "no node waits that could take the rank"
+        return "no node is available for the rank"
     if trouble.user_error:
-        return "no machine is left for an error of the script"
+        return "machines are not replaced for script errors"
     if trouble.cause == replace.STRAGGLER or (trouble.faulty and not s.means.spares):
         return _tolerated(s)
     if replace.blames_machine(trouble.cause) and trouble.node:
         return _forgiven(s)
-    return "nothing blames a machine"
+    return "no evidence against a machine"
 
 
 def _roll_back(s: Situation) -> Weighed:
@@ -401,7 +404,7 @@ def _roll_back(s: Situation) -> Weighed:
     doubts = (asks_node(s), asks_check(s), asks_repetition(s), asks_isolation(s), _nobody(s))
     others = ("",) if why else doubts
     against = _first(_goes_on(s), _over(s), asks_code(s), known, *others)
-    reason = why or f"step {older} is committed, too"
+    reason = why or f"step {older} is also committed"
     cost_s = delay_s(s) + _again_s(s) + s.prices.behind * s.prices.step_s
     return Weighed(Rung.ROLL_BACK, cost_s, against, reason)
 
@@ -421,14 +424,16 @@ def _check(s: Situation) -> Weighed:
 def _unchecked(s: Situation) -> str:
     if not _puzzles(s):
         return _clear(s)
-    return "they were, since the last progress" if s.history.checked else "recovery.check is off"
+    return (
+        "already checked since the last progress" if s.history.checked else "recovery.check is off"
+    )
 
 
 def _clear(s: Situation) -> str:
     """Why no machine is suspected that nobody blames."""
     if s.trouble.cause in replace.DOUBTFUL and not asks_node(s):
         return f"machines are suspected after {PUZZLING} attempts in a row without progress"
-    return "there is no doubt about machines"
+    return "no machine is suspected"
 
 
 def _replay(s: Situation) -> Weighed:
@@ -446,10 +451,10 @@ def _unrepeated(s: Situation) -> str:
     if not _puzzles(s) and s.history.nameless < NAMELESS:
         return _clear(s)
     if s.trouble.node:
-        return f"{s.trouble.node} is named: the next verdicts will tell"
+        return f"{s.trouble.node} is suspected; waiting for further verdicts"
     if not s.means.spares:
-        return "no sound spare waits"
-    return "recovery.group_tests is off, it was done lately, or no such step can be repeated"
+        return "no healthy spare is available"
+    return "recovery.group_tests is off, groups were tested recently, or no step can be repeated"
 
 
 def _isolate(s: Situation) -> Weighed:
@@ -463,7 +468,7 @@ def _kept(s: Situation) -> str:
         return _clear(s)
     if s.history.named < NAMED:
         return f"no node was named by {NAMED} verdicts in a row"
-    return "no sound spare waits" if not s.means.spares else "the verdict is too uncertain"
+    return "no healthy spare is available" if not s.means.spares else "the verdict is too uncertain"
 
 
 def _stays_short(s: Situation) -> str:
@@ -475,15 +480,15 @@ def _stays_short(s: Situation) -> str:
 
 def _wait(s: Situation) -> Weighed:
     prices = s.prices
-    none = "no more are to come" if s.trouble.alone else ""
+    none = "no more nodes are expected" if s.trouble.alone else ""
     overdue = _shrinkable(s) and prices.waited_s >= patience_s(s) - ROUNDING_S
-    even = f"with {s.means.left} nodes it goes on sooner than it is worth to wait"
+    even = f"continuing with {s.means.left} nodes costs less than waiting"
     against = _first(_stays_short(s), none, even if overdue else "")
     cost_s = _expected_s(s) + _again_s(s)
     known = f"nodes are expected in {_expected_s(s):.3g} s"
-    reason = known if prices.expected_s is not None else "nobody knows how long nodes will take"
+    reason = known if prices.expected_s is not None else "when nodes will arrive is unknown"
     if _shrinkable(s):
-        reason += f"; waiting pays for {patience_s(s):.3g} s"
+        reason += f"; worth waiting up to {patience_s(s):.3g} s"
     return Weighed(Rung.WAIT, cost_s, against, reason)
 
 
@@ -500,19 +505,19 @@ def _shrinkable(s: Situation) -> bool:
 
 def _shrink(s: Situation) -> Weighed:
     means, change_s = s.means, s.prices.change_s
-    few = f"{means.left} of {means.fewest} nodes are left that it needs at least"
+    few = f"{means.left} nodes left, at least {means.fewest} needed"
     against = _first(_stays_short(s), "" if _shrinkable(s) else few)
     short_s = (_expected_s(s) - change_s) * means.missing / max(1, means.size)
     cost_s = 2 * change_s + short_s + _again_s(s)
     told = f"{means.missing} of {means.size} nodes missing, {_arrivals(s)}"
     even_s = shrink.break_even_s(means.size, means.missing, change_s)
-    pays = f"a change costs {change_s:.3g} s, so waiting pays for {even_s:.3g} s"
+    pays = f"a resize costs {change_s:.3g} s: worth waiting up to {even_s:.3g} s"
     return Weighed(Rung.SHRINK, cost_s, against, f"{told}; {pays}")
 
 
 def _arrivals(s: Situation) -> str:
     if s.trouble.alone:
-        return "no more are to come"
+        return "no more nodes are expected"
     return f"none came within {s.prices.waited_s:.3g} s"
 
 
@@ -524,8 +529,8 @@ def _grow(s: Situation) -> Weighed:
 
 def _as_many(s: Situation) -> str:
     if s.trouble.cause == RESIZED and _more(s) > 0:
-        return f"{grow_wait_s(s):.3g} s after the last change of the size at the earliest"
-    return "no node waits that the job lacks"
+        return f"at the earliest {grow_wait_s(s):.3g} s after the last resize"
+    return "no additional node is available"
 
 
 LADDER: tuple[Callable[[Situation], Weighed], ...] = (

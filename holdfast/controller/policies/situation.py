@@ -30,22 +30,22 @@ class Rung(StrEnum):
 
 
 MEANINGS = {
-    Rung.CARRY_ON: "Train on; what was noticed is remembered, and told.",
+    Rung.CARRY_ON: "Continue training; the finding is recorded and reported.",
     Rung.RESTART: "Start the same nodes again, from the newest state in memory; after a wait where "
-    "attempts in a row made no progress, or what the script depends on is away.",
-    Rung.REPLACE: "A node is left, or lost, and another takes its rank: a spare, else a new one.",
+    "attempts in a row made no progress, or a dependency of the script is unavailable.",
+    Rung.REPLACE: "A node is removed or lost, and another takes its rank: a spare, else a new one.",
     Rung.ROLL_CODE: "Start the same nodes again, with the version before an update on trial.",
     Rung.ROLL_BACK: "Start the same nodes again, from a state older than what was restored.",
     Rung.CHECK: "All machines of the job check themselves while nothing trains; one that fails is "
-    "left.",
+    "replaced.",
     Rung.REPLAY: "Groups of nodes repeat a step while nothing trains, to find the one that "
-    "computes wrong or hangs only in a group; it is left.",
-    Rung.ISOLATE: "A node that the verdict names again and again is left on suspicion; its machine "
-    "stays in use for others.",
-    Rung.WAIT: "Ranks are without a node: wait for nodes that were asked for.",
+    "produces wrong results or hangs only in a group; it is replaced.",
+    Rung.ISOLATE: "A node that the verdict names repeatedly is replaced on suspicion; its machine "
+    "remains available to other jobs.",
+    Rung.WAIT: "Ranks are without a node: wait for the nodes that were requested.",
     Rung.SHRINK: "Start with fewer nodes, where the job is elastic.",
     Rung.GROW: "Stop at the end of a step, and start with more nodes.",
-    Rung.GIVE_UP: "The job ends, with an account of why nothing else would do.",
+    Rung.GIVE_UP: "The job ends, with an account of why no other step is sufficient.",
 }
 
 

@@ -16,7 +16,7 @@ COLLECTIVES = (
         "nccl-watchdog-stuck",
         r"ProcessGroupNCCL's watchdog got stuck|Heartbeat monitor timed out",
         Blame.MACHINE,
-        "The NCCL watchdog thread of this process stood still, often in a CUDA call that does not "
+        "The NCCL watchdog thread of this process was blocked, often in a CUDA call that does not "
         "return or waiting for the GIL.",
         "Check the GPU (`nvidia-smi`, XID messages in `dmesg`) and for code that holds the GIL for "
         "minutes. TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC raises the limit.",
@@ -199,7 +199,7 @@ COLLECTIVES = (
         "rendezvous-refused",
         r"client socket has failed to connect to .*(?:errno: 111|Connection refused)",
         Blame.NETWORK,
-        "Nobody listens at MASTER_ADDR:MASTER_PORT.",
+        "Nothing listens at MASTER_ADDR:MASTER_PORT.",
         "Rank 0 has not started yet, has exited, or listens elsewhere: look at its log first; then "
         "check that MASTER_ADDR and MASTER_PORT are the same on all nodes.",
     ),
@@ -223,7 +223,7 @@ COLLECTIVES = (
         "invalid-rank",
         r"Invalid rank -?\d+, rank should be in the interval|Invalid rank requested",
         Blame.CONFIGURATION,
-        "A rank is not below the world size; -1 means that nobody has set it.",
+        "A rank is not below the world size; -1 means that it was not set.",
         "Read RANK and WORLD_SIZE from the environment after the launcher has set them; do not "
         "pass --local_rank defaults of -1 on.",
     ),

@@ -148,14 +148,14 @@ HOST = (
         "no-route",
         r"No route to host|\[Errno 113\]|Network is unreachable|\[Errno 101\]",
         Blame.NETWORK,
-        "There is no way to the other machine.",
+        "There is no route to the other machine.",
         "Check NetworkPolicies, security groups and whether that machine is up.",
     ),
     signature(
         "connection-reset",
         r"Connection reset by peer|\[Errno 104\]",
         Blame.CONSEQUENCE,
-        "The other end of a connection has gone.",
+        "The other end of a connection has reset it.",
         "If the other end is a rank, look at why that one failed; if it is a service, it restarted "
         "or refuses so many connections.",
     ),
@@ -163,7 +163,7 @@ HOST = (
         "connection-refused",
         r"Connection refused|\[Errno 111\]",
         Blame.NETWORK,
-        "Nobody listens where the process wants to connect to.",
+        "Nothing listens on the port that the process connects to.",
         "Check host and port, and whether that service has started.",
     ),
     signature(

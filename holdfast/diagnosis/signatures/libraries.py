@@ -32,7 +32,7 @@ LIBRARIES = (
         r"\b50[0234] (?:Server Error|Bad Gateway|Service Unavailable|Gateway Time)",
         Blame.ENVIRONMENT,
         "A service that the script needs failed.",
-        "Later it may be well again: Holdfast tries again with pauses. Make downloads part of the "
+        "It may recover: Holdfast retries with pauses. Make downloads part of the "
         "image where you can.",
     ),
     signature(
@@ -105,7 +105,7 @@ LIBRARIES = (
         "tensorflow-peer-lost",
         r"CollectiveOps.*(?:abort|peer)|/job:worker/replica:0/task:\d+ (?:is down|heartbeat)",
         Blame.CONSEQUENCE,
-        "Another worker of the strategy has gone.",
+        "Another worker of the strategy has exited.",
         "Look at the task that is named.",
     ),
     signature(
@@ -121,7 +121,7 @@ LIBRARIES = (
         r"JAX distributed service detected fatal errors|"
         r"coordination service.*(?:UNAVAILABLE|heartbeat)|Barrier timed out",
         Blame.CONSEQUENCE,
-        "Another JAX process has gone, or did not come in time.",
+        "Another JAX process has exited, or did not arrive in time.",
         "Look at the process that is named; jax.distributed.initialize must be called by all.",
     ),
     signature(

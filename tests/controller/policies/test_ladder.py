@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 R = Rung
 TABLE = {
-    "a worker was killed": Row(R.RESTART, "nothing speaks against", KILLED),
+    "a worker was killed": Row(R.RESTART, "no evidence against", KILLED),
     "and a node waits, but why leave one": Row(R.RESTART, "", KILLED, means=SPARE),
     "first device fault": Row(R.RESTART, "fault 1 of b", DEVICE, ONCE),
     "second device fault, with a spare": Row(R.REPLACE, "2 device faults", DEVICE, TWICE),
@@ -88,7 +88,7 @@ TABLE = {
         R.CHECK, "2 attempts in a row", ABORTED, History(fruitless=2), CHECKED
     ),
     "it does, and machines are not checked": Row(
-        R.RESTART, "nothing speaks against", ABORTED, History(fruitless=2)
+        R.RESTART, "no evidence against", ABORTED, History(fruitless=2)
     ),
     "it does, and all machines have passed": Row(
         R.RESTART, "", ABORTED, History(fruitless=9, checked=True), CHECKED
@@ -143,7 +143,7 @@ TABLE = {
         R.GIVE_UP, "20 restarts in a row without progress", KILLED, History(restarts=3, barren=20)
     ),
     "slow restarts between which there was progress": Row(
-        R.RESTART, "nothing speaks against", KILLED, History(restarts=3, barren=0)
+        R.RESTART, "no evidence against", KILLED, History(restarts=3, barren=0)
     ),
     "the loss is NaN": Row(R.ROLL_BACK, "before step 12", NAN),
     "again there": Row(
@@ -161,9 +161,9 @@ TABLE = {
     "a node is lost, a spare waits": Row(R.REPLACE, "1 node waits", LOST, means=FILLED),
     "a node is lost, none waits": Row(R.WAIT, "nobody knows", LOST, means=GAP),
     "it trains, and its GPU is lost": Row(R.REPLACE, SUM, SICK),
-    "and nobody can take over": Row(R.CARRY_ON, "better than none", SICK, means=NONE),
+    "and nobody can take over": Row(R.CARRY_ON, "keeping the suspect node", SICK, means=NONE),
     "one alert of the network": Row(R.CARRY_ON, "2 within 300 s", ALERT),
-    "a rank is slow": Row(R.CARRY_ON, "nobody is replaced", SLOW),
+    "a rank is slow": Row(R.CARRY_ON, "slow nodes are replaced only", SLOW),
     "and the job asks": Row(
         R.REPLACE, SUM, SLOW, means=Means(spares=1, waiting=1, stragglers=True)
     ),
@@ -175,7 +175,7 @@ TABLE = {
         means=Means(spares=1, waiting=1, stragglers=True),
     ),
     "short, before the break-even": Row(
-        R.WAIT, "waiting pays for 70 s", SHORT, means=ELASTIC, prices=Prices(waited_s=69.0)
+        R.WAIT, "worth waiting up to 70 s", SHORT, means=ELASTIC, prices=Prices(waited_s=69.0)
     ),
     "short, at the break-even": Row(
         R.SHRINK, "1 of 4 nodes", SHORT, means=ELASTIC, prices=Prices(waited_s=70.0)

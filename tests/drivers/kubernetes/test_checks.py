@@ -402,7 +402,7 @@ def test_names_that_engines_make_stay_within_63_characters(
     framework = PLAIN[engine][0]
     times = {"schedule": {"cron": "@daily"}} if engine == "cronjob" else {}
     found = told(engine, "plain", name="a" * length, nodes=nodes, framework=framework, **times)
-    assert found == ([] if fits else [("name-unfit", "name")])
+    assert found == ([] if fits else [("name-invalid", "name")])
 
 
 @pytest.mark.parametrize(
@@ -455,12 +455,12 @@ def test_without_agents_nobody_fetches_a_data_set() -> None:
 
 
 def test_names_of_services_and_volumes_are_checked_too() -> None:
-    assert told(name="4b") == [("name-unfit", "name")]
+    assert told(name="4b") == [("name-invalid", "name")]
     dotted = told(secrets=[{"name": "a.b", "path": "/s"}])
-    assert dotted == [("name-unfit", "secrets[0].name")]
+    assert dotted == [("name-invalid", "secrets[0].name")]
     assert told(secrets=[{"name": "a.b", "env": {"A": "a"}}]) == []
     long = told(datasets=[{"name": "d" * 60, "path": "/d", "pvc": "p"}])
-    assert long == [("name-unfit", "datasets[0].name")]
+    assert long == [("name-invalid", "datasets[0].name")]
 
 
 # ── secrets ───────────────────────────────────────────────────────────────────────────────────

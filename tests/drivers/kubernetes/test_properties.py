@@ -244,6 +244,6 @@ def test_every_setting_is_rendered_soundly(path: str) -> None:
 def test_names_of_the_longest_job_fit_or_are_refused() -> None:
     places = [(engine, mode) for engine in ENGINES for mode in MODES]
     longest = {"name": "x" * 50, "nodes": 512}
-    found = [sound_or_refused(asked(*place, longest), "name-unfit") for place in places]
+    found = [sound_or_refused(asked(*place, longest), "name-invalid") for place in places]
     assert any(found)
     assert None in found

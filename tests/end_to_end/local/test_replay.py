@@ -29,9 +29,7 @@ def test_a_loss_that_was_nan_once_is_known_to_have_passed(home: Path) -> None:
     before = sorted(path.name for path in (home.parent / "checkpoints").rglob("*"))
     told = holdfast("replay", "job", "--step", "13")
     assert told.returncode == 0, told.stderr
-    assert (
-        "transient: Step 13 comes out otherwise than the first time (loss nan, now" in told.stdout
-    )
+    assert "transient: Step 13 differs from the first run (loss nan, now" in told.stdout
     assert sorted(path.name for path in (home.parent / "checkpoints").rglob("*")) == before
     assert [path.name for path in (home / "jobs").iterdir()] == ["job"]
     missed = holdfast("replay", "job", "--step", "1")
@@ -64,7 +62,7 @@ def test_a_node_that_computes_wrong_is_found_by_the_others(
     assert alike["verdict"] == "genuine" and "on node-2 as well" in alike["summary"]
     assert main([*words, "--on", "node-3"]) == 1
     other = json.loads(capfd.readouterr().out)
-    assert other["verdict"] == "elsewhere" and "so node-3 computes wrong" in other["summary"]
+    assert other["verdict"] == "elsewhere" and "node-3 produces wrong results" in other["summary"]
     assert main([*words, "--isolate", "--on", "node-1,node-2,node-3,node-4"]) == 1
     found = json.loads(capfd.readouterr().out)
     assert (found["nodes"], found["sure"], found["rounds"]) == (["node-3"], True, 2)
@@ -120,7 +118,7 @@ def test_the_nodes_of_a_running_job_repeat_a_step_and_the_one_that_is_bad_in_gro
     job = small(home, args=args, checkpoints=tiers, nodes=3, spares=1).start()
     job.wait_until(lambda s: (s.step or 0) > 30 and any(n.state == "spare" for n in s.nodes), "it")
     told = asked(job, "one", step=25, isolate=False)
-    assert told.verdict == "genuine" and "as the first time (loss " in told.summary, told
+    assert told.verdict == "genuine" and "equals the first run (loss " in told.summary, told
     assert asked(job, "two", step=25, others=("node-9",)).refused == "it has no node node-9"
     bad = job.member(1)
     make_bad(home, bad)

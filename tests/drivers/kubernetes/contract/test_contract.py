@@ -215,7 +215,7 @@ def test_an_evicted_pod_says_goodbye(engine: Engine, tmp_path: Path) -> None:
         await site.trains(attempt=2)
         (incident,) = await site.incidents()
         assert (incident.cause, incident.node) == ("node-left", gone["metadata"]["name"])
-        assert "taken away" in incident.summary
+        assert "removed (planned)" in incident.summary
         status = await site.status()
         assert status is not None and status.restarts_count == 0, "nothing has failed"
         await site.stop()

@@ -29,7 +29,7 @@ def problems(request: Request) -> Iterator[Error]:
         yield _too_long("name", request.name, most, len(request.name) - most)
     if request.name[0].isdigit():
         yield Error(
-            "name-unfit",
+            "name-invalid",
             f"name: {request.name} starts with a digit",
             why="the job's Service is named after it, and names of Services must start with a "
             "letter",
@@ -96,7 +96,7 @@ def _volumes(request: Request) -> Iterator[Error]:
             yield _too_long(path, name, LONGEST, len(name) - LONGEST)
         elif "." in name:
             yield Error(
-                "name-unfit",
+                "name-invalid",
                 f"{path}: {name} has a dot",
                 why="a volume is named after it, and names of volumes are DNS labels",
                 help="give the Secret a name without dots, or use env: instead of path:",
@@ -105,7 +105,7 @@ def _volumes(request: Request) -> Iterator[Error]:
 
 def _too_long(path: str, name: str, longest: int, excess: int) -> Error:
     return Error(
-        "name-unfit",
+        "name-invalid",
         f"{path}: {name} has {len(name)} characters, the maximum is {longest}",
         why="it becomes a DNS label; longer names are rejected, or truncated so that two nodes "
         "share one",
