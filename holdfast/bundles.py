@@ -185,7 +185,7 @@ def _place(entry: tarfile.TarInfo) -> PurePosixPath:
     """Where it belongs; only folders and plain files belong anywhere."""
     path = PurePosixPath(entry.name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"{entry.name!r} in the bundle lies outside of its folder")
+        raise ValueError(f"{entry.name!r} in the bundle is outside of its folder")
     if not (entry.isreg() or entry.isdir()):
         raise ValueError(f"{entry.name!r} in the bundle is neither a file nor a folder")
     return path

@@ -104,9 +104,9 @@ def place(folder: Path, name: str) -> Path:
     parts = name.split("/")
     sound = all(_NAME.fullmatch(part) for part in parts) and not _LEFT_OUT.intersection(parts)
     if not sound or parts[0] not in PARTS or not 1 < len(parts) <= DEPTH:
-        raise ValueError(f"{name!r} is no name of a compiled file")
+        raise ValueError(f"{name!r} is not the name of a compiled file")
     if name.endswith(_SUFFIXES_LEFT_OUT):
-        raise ValueError(f"{name!r} is a file under way")
+        raise ValueError(f"{name!r} is an unfinished file")
     return folder.joinpath(*parts)
 
 

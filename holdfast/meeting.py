@@ -145,7 +145,7 @@ def _visit(seat: Seat, said: str, until: float) -> PeersMet:
         except STRANGE as error:
             why = f"{type(error).__name__}: {error}"
         time.sleep(RETRY_S)
-    raise TimeoutError(f"rank 0 at {seat.host}:{seat.port} cannot be met: {why}")
+    raise TimeoutError(f"rank 0 at {seat.host}:{seat.port} cannot be reached: {why}")
 
 
 def linked(sock: socket.socket, patience_s: float) -> Connection:
@@ -173,7 +173,7 @@ def _timeval(seconds: float) -> bytes:
 def _absent(seat: Seat, parts: dict[int, tuple[str, Connection | None]]) -> TimeoutError:
     missing = [rank for rank in range(seat.size) if rank not in parts]
     shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    return TimeoutError(f"ranks {shown} have not come to {seat.host}:{seat.port}")
+    return TimeoutError(f"ranks {shown} have not connected to {seat.host}:{seat.port}")
 
 
 def be_patient(connection: Connection) -> None:

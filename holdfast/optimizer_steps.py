@@ -118,7 +118,7 @@ class Observer:
 
     def _count(self, page: Page, optimizer: object) -> None:
         if _is_captured():
-            self._give_up("a CUDA graph repeats them without calling the optimizer")
+            self._give_up("a CUDA graph replays them without calling the optimizer")
             return
         now = time.monotonic()
         if _is_inner(sys._getframe(1)) or not self._steps.takes(optimizer, now):
@@ -133,7 +133,7 @@ class Observer:
             self._forget()
         self._page = None
         with contextlib.suppress(Exception):
-            print(f"holdfast: optimizer steps are not counted any more: {why}", file=sys.stderr)
+            print(f"holdfast: optimizer steps are no longer counted: {why}", file=sys.stderr)
 
     def _forget(self) -> None:
         page, self._page = self._page, None

@@ -10,7 +10,7 @@ from holdfast.evidence import NodeEvidence
 
 
 class NodeCondition(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not as it should be with a node's GPUs, machine or network."""
+    """A problem with a node's GPUs, machine or network."""
 
     condition: str  # slug: see docs/concepts/diagnosis.md
     severity: str  # warn, alert, fatal or leaves
@@ -18,7 +18,7 @@ class NodeCondition(msgspec.Struct, frozen=True, kw_only=True):
     detail: str  # one sentence for a person
     advice: str
     since: float
-    fault: bool  # will not pass by itself: the node is replaced where a spare is sound
+    fault: bool  # permanent: the node is replaced if a healthy spare is available
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None
     node: str  # unique id of this life of the node
     pids: tuple[int, ...] = ()  # its workers by local rank, on that node
-    conditions: tuple[NodeCondition, ...] = ()  # the gravest first
+    conditions: tuple[NodeCondition, ...] = ()  # the most severe first
 
 
 class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was noticed in training and stops nothing: a spike of the loss."""
+    """An observation that does not stop training, such as a spike of the loss."""
 
     at: float
     attempt: int
@@ -118,7 +118,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None  # one sentence: why it is in this phase
     checkpoints: tuple[TierStatus, ...] = ()
     copies: Copies | None = None  # None: a single node, or none are kept
-    training_count: int | None = None  # nodes with a rank; told where `nodes` lie elsewhere
+    training_count: int | None = None  # nodes with a rank; set where `nodes` are stored elsewhere
     recorded_at: float | None = None  # when the record in a cluster was written
     incomplete: str | None = None  # why not all that there was could be read
     loss_is: str | None = None  # nan, inf or -inf, where `loss` is null because of that
@@ -126,12 +126,12 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_steps: int | None = None  # in this attempt, of a script that reports no steps
     optimizer_step_ago_s: float | None = None  # since the newest of them
     optimizer_step_time_s: float | None = None  # lately
-    printed_step: int | None = None  # newest that its output tells, by the patterns of the job
+    printed_step: int | None = None  # newest in its output, by the patterns of the job
     printed_step_ago_s: float | None = None  # since it became that
     size: int | None = None  # nodes of this attempt, or of the next; None: it cannot change
     target: int | None = None  # nodes that should train
     size_why: str | None = None  # it has that size, or had to change it last
-    spares_why: str | None = None  # how `spares: auto` was reckoned
+    spares_why: str | None = None  # how `spares: auto` was computed
     version: int = 1  # that the newest attempt runs, or the next one
     updates: tuple[UpdateStatus, ...] = ()  # that were asked for
     metrics: str | None = None  # where its controller is scraped, of a local job
@@ -210,10 +210,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str | None = None
     log: str | None = None  # path of the log of the rank that failed first
     nodes: tuple[str, ...] = ()  # names of all nodes that it was about, `node` first
-    evidence: tuple[str, ...] = ()  # of a hang: which ranks stood where
+    evidence: tuple[str, ...] = ()  # of a hang: where each rank was blocked
     health: tuple[str, ...] = ()  # conditions of the node, where they are the cause
     collected: tuple[NodeEvidence, ...] = ()  # how nodes were then; of the newest incidents
-    missing: tuple[str, ...] = ()  # nodes that have not told
+    missing: tuple[str, ...] = ()  # nodes that did not report
     network: tuple[str, ...] = ()  # who could not reach whom
     detected_at: float | None = None
     confidence: float | None = None  # of the verdict, 0 to 1; None: there was none

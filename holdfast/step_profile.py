@@ -34,7 +34,7 @@ from holdfast.page import Page, WorkerPhase
 from holdfast.profile_slot import ProfileNotes, ProfileOrder, ProfileSlot, ProfileStage
 
 SECTION = "profile"
-OWN = "its script has a torch.profiler of its own; there can be one at a time"
+OWN = "the script has a torch.profiler of its own; only one can run at a time"
 WAITS_PER_STEP = 4  # for batches, of which more are not told
 LOOK_S = 0.5
 WARM_LOOK_S = 0.01  # in which no step can take half of what follows
@@ -73,7 +73,7 @@ class _Recording:
         if not self.ends_ns:
             self.first_step = step + 1
         elif not _records():  # PyTorch would crash in what follows
-            raise RuntimeError("somebody else has ended the profiler")
+            raise RuntimeError("another tool stopped the profiler")
         self.ends_ns.append(time.time_ns())
         self._profile.step()
         return len(self.ends_ns) > self.order.steps
@@ -161,7 +161,7 @@ class StepProfiler:
     def _look(self, step: int) -> None:
         wanted = self._slot.wanted
         if wanted != self._heard:
-            self.give_up("it was taken back")
+            self.give_up("it was cancelled")
             self._heard = wanted
             self._due = self._slot.order() if wanted else None
         if self._recording is not None:
@@ -201,12 +201,12 @@ class StepProfiler:
 
     def _excess(self, doing: _Recording, end: float, growth: int) -> str:
         if self._slot.wanted != doing.number:
-            return "it was taken back"
+            return "it was cancelled"
         if time.monotonic() >= end:
-            return f"its steps were not over within {doing.order.within_s:g} s"
+            return f"its steps did not finish within {doing.order.within_s:g} s"
         if growth > GROWTH_BYTES:
             grew = f"the process grew by more than {GROWTH_BYTES >> 20} MiB of memory"
-            return f"{grew} while it was recorded; profile fewer steps"
+            return f"{grew} while recording; profile fewer steps"
         return ""
 
     def interrupted(self) -> None:
@@ -287,7 +287,7 @@ def _taken_elsewhere() -> str:
         gc.collect()  # it may only be waiting for that
         if _is_alive(kind):
             return OWN
-    return "its script is being profiled by itself" if _records() else ""
+    return "the script runs a profiler itself" if _records() else ""
 
 
 def _records() -> bool:

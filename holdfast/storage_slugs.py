@@ -76,7 +76,7 @@ STORAGE_SLUGS: dict[str, Slug] = {
     "dataset-mismatch": Slug(
         ExitStatus.PLATFORM,
         "The files of a data set are not those that its manifest, their ETags or `sha256` in the "
-        "job file promise, or they changed while they were read. What was fetched is thrown away.",
+        "job file promise, or they changed while they were read. What was fetched is discarded.",
     ),
     "dataset-no-room": Slug(
         ExitStatus.PLATFORM,

@@ -26,7 +26,7 @@ class Stray:
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         if number not in self._told:
             self._told.add(number)
-            self._tell(f"{_name(number)} was received: it asks for nothing here, and is ignored")
+            self._tell(f"{_name(number)} was received: it has no meaning here and is ignored")
 
 
 def outlive(tell: Callable[[str], None] | None = None, *more: signal.Signals) -> None:

@@ -56,7 +56,7 @@ def test_the_same_files_have_the_same_stamp_wherever_and_whenever_they_were_made
     ],
 )
 def test_a_name_leads_nowhere_but_into_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=r"name|under way"):
+    with pytest.raises(ValueError, match=r"name|unfinished"):
         compiled_code.place(tmp_path, name)
 
 

@@ -94,7 +94,10 @@ def test_the_example_of_the_documentation_is_sharded_over_all_ranks() -> None:
         ({"ep": 0}, "ep: must be greater than or equal to 1"),
         ({"ep": -1}, "ep: must be greater than or equal to 1"),
         ({"ep": 2}, "ep 2 takes its ranks from dp_shard 1 x cp 1 = 1"),
-        ({"ep": 2, "dp_shard": 2, "schedule": "zero_bubble"}, "zero_bubble cannot have ep"),
+        (
+            {"ep": 2, "dp_shard": 2, "schedule": "zero_bubble"},
+            "zero_bubble is incompatible with ep",
+        ),
         ({"precision": "fp8"}, "'fp32', 'bf16' or 'fp16'"),
         ({"dp_shards": 2}, "unknown key; did you mean dp_shard?"),
     ],

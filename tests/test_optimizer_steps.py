@@ -342,7 +342,7 @@ def test_an_error_inside_ends_the_counting_and_not_the_training(
         other.remove()
     assert len(others) == 5
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "holdfast: optimizer steps are not counted any more: OSError: no page"
+    assert line == "holdfast: optimizer steps are no longer counted: OSError: no page"
     assert counted.steps == 0, "a number that stands still would look like a hang"
     monkeypatch.undo()
     step(sgd(), 5)

@@ -119,9 +119,9 @@ def test_a_wish_that_is_taken_back_leaves_nothing(worker: Worker, done: int) -> 
 def test_a_loop_that_ends_before_says_so(worker: Worker) -> None:
     worker.ask(4, steps=20)
     worker.do(5)
-    worker.profiler.give_up("its loop ended before that")
+    worker.profiler.give_up("the training loop ended before that")
     notes = worker.slot.answer_to(4)
-    assert notes is not None and notes.why == "its loop ended before that"
+    assert notes is not None and notes.why == "the training loop ended before that"
     assert not worker.trace.exists() and not records()
 
 
@@ -234,7 +234,7 @@ def compute_until_answered(worker: Worker, number: int) -> None:
         (a * 2).sum().backward()  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize("bound", ["time", "memory", "taken back"])
+@pytest.mark.parametrize("bound", ["time", "memory", "cancelled"])
 def test_what_goes_on_without_bounds_is_ended_though_no_step_ends(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
@@ -243,10 +243,10 @@ def test_what_goes_on_without_bounds_is_ended_though_no_step_ends(
         monkeypatch.setattr(step_profile, "GROWTH_BYTES", -(1 << 40))
     worker.ask(1, steps=5, within_s=0.01 if bound == "time" else 60.0)
     worker.do(2)
-    if bound == "taken back":
+    if bound == "cancelled":
         worker.slot.withdraw()
     compute_until_answered(worker, 1)
-    words = {"time": "not over within 0.01 s", "memory": "MiB of memory", "taken back": bound}
+    words = {"time": "did not finish within 0.01 s", "memory": "MiB of memory", "cancelled": bound}
     assert words[bound] in worker.why(1) and not records() and not worker.trace.exists()
     monkeypatch.undo()
     worker.ask(2, steps=1)
@@ -314,7 +314,7 @@ def test_where_another_thread_trains_it_ends_at_the_end_of_a_step(
     thread = threading.Thread(target=train)
     thread.start()
     thread.join()
-    assert "not over within 0.01 s" in worker.why(1) and not records()
+    assert "did not finish within 0.01 s" in worker.why(1) and not records()
 
 
 def test_a_section_of_the_script_ends_what_is_recorded_and_not_what_is_to_come(
@@ -332,7 +332,7 @@ def test_a_section_of_the_script_ends_what_is_recorded_and_not_what_is_to_come(
     assert records()
     with reporter.section("eval"):
         assert not records()
-    assert worker.why(1) == "the script began section 'eval' meanwhile"
+    assert worker.why(1) == "the script entered section 'eval' meanwhile"
     worker.ask(2, steps=1)
     worker.do(4)
     assert worker.why(2) == "", "its own sections end nothing"

@@ -43,9 +43,9 @@ def save(to: str | Path, tree: Any) -> None:
     except (ValueError, TypeError) as error:
         raise Error(
             "export-unavailable",
-            f"Orbax does not write this to {to}",
+            f"Orbax cannot write this to {to}",
             why=str(error).strip().splitlines()[0],
-            help="it wants a folder that does not exist, and trees of arrays, numbers and text",
+            help="give a folder that does not exist yet, and trees of arrays, numbers and text",
         ) from error
 
 

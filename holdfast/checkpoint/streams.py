@@ -133,7 +133,7 @@ class SideStream:
         result = torch.cuda.cudart().cudaHostRegister(at, len(memory), 0)  # type: ignore[no-untyped-call]
         if int(result) != 0:
             logger.warning(
-                "%d MiB for snapshots could not be pinned (CUDA error %d): copies stop the GPU",
+                "%d MiB for snapshots could not be pinned (CUDA error %d): copies block the GPU",
                 *(len(memory) >> 20, int(result)),
             )
             self._forget_error()

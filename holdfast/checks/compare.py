@@ -28,7 +28,7 @@ def compared(here: Sequence[CheckResult], where: str, there: Sequence[CheckResul
             name=name,
             state="failed",
             found=f"other bits: {', '.join(wrong)}",
-            help="one of the two machines computes wrong: compare each with a third one",
+            help="one of the two machines produces wrong results: compare each with a third one",
         )
     return CheckResult(name=name, state="ok", found=f"the same bits in {len(both)} results")
 

@@ -154,7 +154,9 @@ def device_memory(size: int) -> CheckFinding:
         free, _ = torch.get_device_module(device).mem_get_info(device)
         length = min(size, int(free * FREE_SHARE))
         if not _holds(device, length):
-            return CheckFinding("failed", f"{device} reads otherwise than written", help=REPLACE)
+            return CheckFinding(
+                "failed", f"read-back mismatch in the memory of {device}", help=REPLACE
+            )
         looked.append(f"{length >> 20} MiB of {device}")
     return CheckFinding("ok", f"{', '.join(looked)}: {len(PATTERNS) + 1} patterns read as written")
 

@@ -84,7 +84,7 @@ def memory(size: int) -> CheckFinding:
     try:
         for block in [*(bytes([pattern]) * BLOCK for pattern in PATTERNS), noise]:
             if bad := _kept_otherwise(area, blocks, block, turned=block is noise):
-                words = f"{bad} of {blocks} blocks of 1 MiB were read otherwise than written"
+                words = f"read-back mismatch in {bad} of {blocks} blocks of 1 MiB"
                 return CheckFinding("failed", words, help="replace the machine's memory")
     finally:
         area.close()
@@ -139,7 +139,7 @@ def _written_and_read(fd: int, data: bytes, blocks: int, remedy: str) -> CheckFi
     read_s = time.monotonic() - written
     speed = f"{blocks / (written - began):,.0f} MiB/s written and flushed"
     if bad:
-        words = f"{bad} of {blocks} blocks of 1 MiB were read otherwise than written"
+        words = f"read-back mismatch in {bad} of {blocks} blocks of 1 MiB"
         return CheckFinding("failed", words, help=remedy)
     return CheckFinding("ok", f"{blocks} MiB read as written; {speed}, {blocks / read_s:,.0f} read")
 

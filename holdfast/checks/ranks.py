@@ -109,7 +109,7 @@ def _neighbour(rank: int, device: "torch.device", backend: str, size: int) -> Ch
             dist.send(back, 0)
         took.append((_now(device) - began) / 2)
         if not torch.equal(back, numbers):
-            return CheckFinding("failed", "what came back is not what was sent", help=NETWORK)
+            return CheckFinding("failed", "received data differ from sent data", help=NETWORK)
     return CheckFinding("ok", f"{_speed(size, took)} one way ({backend})")
 
 

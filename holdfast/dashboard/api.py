@@ -84,7 +84,7 @@ class Pages:
     def _figures(self, request: Request) -> Response:
         found = self._record(request).figures(request.path_params["path"])
         if found is None:
-            raise _wrong("there are no such figures", "the address has other words or numbers")
+            raise _wrong("there are no such figures", "the address is invalid")
         return Response(found[0], media_type=found[1])
 
     def _incident(self, request: Request) -> Any:
@@ -188,7 +188,7 @@ def _whole(text: str | None, otherwise: int) -> int:
     if text is None:
         return otherwise
     if not text.isascii() or not text.isdecimal() or len(text) > 15:
-        raise _wrong(f"{text[:40]!r} is not a number", "whole numbers are digits only")
+        raise _wrong(f"{text[:40]!r} is not a number", "a whole number has digits only")
     return int(text)
 
 

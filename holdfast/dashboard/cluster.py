@@ -72,7 +72,7 @@ class Inquiry:
         except TimeoutError as error:
             raise Error(
                 "cluster-unreachable",
-                f"the API server has not told about {what}",
+                f"the API server did not answer about {what}",
                 why=f"no answer within {ANSWER_S:.0f} s",
                 help="kubectl cluster-info",
             ) from error

@@ -71,7 +71,7 @@ class ClusterSite:
         if not (self._mirror / JOURNAL).exists():
             raise Error(
                 "record-incomplete",
-                f"nothing is recorded of job {self._name} yet",
+                f"there is no record of job {self._name} yet",
                 why="its controller has not published a journal",
                 help=f"holdfast status {self._name} --on kubernetes",
             )
@@ -142,7 +142,7 @@ def _mirror(path: Path, content: bytes) -> None:
 def _unanswered(name: str, why: str) -> Error:
     return Error(
         "controller-silent",
-        f"the controller of {name} does not hand out its figures",
+        f"the controller of {name} does not return its figures",
         why=why,
         help=f"kubectl get service {name}-controller",
     )

@@ -91,12 +91,12 @@ class Guard:
     async def _refused(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if scope["method"] not in SAFE:
-            return PlainTextResponse("this page changes nothing", 405)
+            return PlainTextResponse("this page is read-only", 405)
         host = headers.get("host", "")
         if self._hosts is not None and _name(host) not in self._hosts:
-            return PlainTextResponse(f"this is not the page of {_name(host)!r}", 403)
+            return PlainTextResponse(f"host {_name(host)!r} is not served here", 403)
         if _foreign(headers, host):
-            return PlainTextResponse("requests of other sites are refused", 403)
+            return PlainTextResponse("cross-site requests are refused", 403)
         if self._verify is None:
             return None
         return await self._unknown(scope, headers, self._verify)
@@ -116,7 +116,9 @@ class Guard:
         """By a link: the secret leaves the address before anything is shown."""
         token = self._links.used(given) if self._links is not None else given
         if token is None or not await verify(token):
-            return PlainTextResponse("this link was used, or is none: a new one was printed", 401)
+            return PlainTextResponse(
+                "this link was already used or is invalid: a new one was printed", 401
+            )
         answer = RedirectResponse("./", 303)
         answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
         return answer

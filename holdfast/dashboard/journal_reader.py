@@ -87,7 +87,9 @@ class JournalReader:
                 text = f"steps {slow.slower:.0%} slower than usual"
                 self._add("slower", entry.at, slow.step, slow.attempt, text)
             case LossPlateaued() as flat:
-                self._add("plateau", entry.at, flat.step, flat.attempt, "the loss falls no more")
+                self._add(
+                    "plateau", entry.at, flat.step, flat.attempt, "the loss has reached a plateau"
+                )
             case _:
                 pass
         for action in entry.actions:

@@ -262,7 +262,7 @@ class Cache:
 
     def _told(self, name: str, kept: _Kept) -> str:
         contents = self.contents(name)
-        told = f"data set {contents.source}" if contents else "one that was not fetched to its end"
+        told = f"data set {contents.source}" if contents else "an incomplete data set"
         return f"{told} ({size_text(kept.size)})"
 
     def _clear_away(self) -> None:

@@ -158,14 +158,14 @@ class Fetch:
 
     def _damaged(self, key: str) -> list[CachedFile] | None:
         """None: it cannot be read what the files were."""
-        self._say("looks over the files in the cache")
+        self._say("verifying the files in the cache")
         contents = self._cache.contents(key)
         if contents is None:
             return None
         self._done, size = 0, contents.size
 
         def read(count: int) -> None:
-            self._count(count, size, "looked over")
+            self._count(count, size, "verified")
 
         return self._cache.damaged(key, contents, full=self._wanted.full, read=read)
 
@@ -174,7 +174,7 @@ class Fetch:
         here = self._cache.folder / key
         if not here.exists() or self._cache.contents(key) is not None:
             return
-        self._say("the record of this data set in the cache is damaged; it is fetched anew")
+        self._say("the record of this data set in the cache is damaged; it is fetched again")
         if not self._cache.remove(key):
             why = f"the record in {here} cannot be read, and live jobs use the data set"
             raise mismatch(self._wanted.source, why)
@@ -186,7 +186,7 @@ class Fetch:
         key = self._key_where(lambda _: True)
         lease = self._sound(key) if key is not None else None
         if lease is not None:
-            self._say(f"the source is away ({error.why}); what is in the cache is used")
+            self._say(f"the source is unreachable ({error.why}); the copy in the cache is used")
         return lease
 
     # ── from the source ──
@@ -197,7 +197,7 @@ class Fetch:
         return self._source
 
     def _listing(self) -> list[SourceFile]:
-        self._say("asks the source for its files")
+        self._say("listing the files of the source")
         return sources.listing(self._open(), self._wanted.source, self._wanted.manifest)
 
     def _make_whole(self, key: str, files: list[SourceFile]) -> None:
@@ -209,7 +209,7 @@ class Fetch:
             self._fetch(left, part / _UNFINISHED, part / "data", sum(file.size for file in files))
             again = sources.listing(self._open(), self._wanted.source, self._wanted.manifest)
             if again != files:
-                raise mismatch(self._wanted.source, "it has changed while it was read")
+                raise mismatch(self._wanted.source, "it changed while it was read")
             contents = self._contents(part / "data", files)
         except Error as error:
             if error.slug in ("dataset-mismatch", "dataset-no-room"):
@@ -232,7 +232,7 @@ class Fetch:
             for name, file in known.items():
                 fresh = part / "data" / name
                 if sha256_of(fresh) != file.sha256:
-                    raise mismatch(self._wanted.source, f"{name} has other contents than before")
+                    raise mismatch(self._wanted.source, f"the contents of {name} have changed")
                 os.utime(fresh, ns=(file.mtime_ns, file.mtime_ns))
                 target = self._cache.data(key) / name
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +270,9 @@ class Fetch:
         found = self._read_file(file, path, size)
         if file.sha256 and found != file.sha256:
             path.unlink()
-            raise mismatch(self._wanted.source, f"{file.name}: SHA-256 {found} is not promised")
+            raise mismatch(
+                self._wanted.source, f"{file.name}: SHA-256 {found} does not match the manifest"
+            )
         if found == (file.sha256 or file.md5) or not file.md5 or self._tags_are_sums is False:
             return
         path.unlink()
@@ -279,7 +281,7 @@ class Fetch:
             raise mismatch(self._wanted.source, f"{file.name} does not match its ETag")
         self._tags_are_sums = False
         self._say(
-            f"the ETag of {file.name} is no MD5 sum: it reads alike twice; sizes are compared"
+            f"the ETag of {file.name} is not an MD5 sum (two reads agree); only sizes are compared"
         )
 
     def _read_file(self, file: SourceFile, path: Path, size: int) -> str:
@@ -317,7 +319,7 @@ class Fetch:
 
         def read(count: int) -> None:
             self._cache.progressed()
-            self._count(count, size, "looked over")
+            self._count(count, size, "verified")
 
         for file in files:
             path = data / file.name
@@ -325,7 +327,7 @@ class Fetch:
             found.append(CachedFile(file.name, file.size, sha256, path.stat().st_mtime_ns))
         pin = _pin(found)
         if wanted.sha256 is not None and pin != wanted.sha256:
-            raise mismatch(wanted.source, f"its SHA-256 is {pin}, the job wants {wanted.sha256}")
+            raise mismatch(wanted.source, f"its SHA-256 is {pin}, expected: {wanted.sha256}")
         return CachedContents(self._identity, wanted.manifest, pin, tuple(found), time.time())
 
     # ── words ──
@@ -341,7 +343,7 @@ class Fetch:
         self._tell(FetchNews(name=self._wanted.name, text=text, moved=True, part=part))
 
     def _waits(self, moved: bool) -> None:
-        text = "waits for the fetch of another job on this machine"
+        text = "waiting for another job on this machine to fetch it"
         self._tell(FetchNews(name=self._wanted.name, text=text, moved=moved))
 
     def _say(self, text: str) -> None:

@@ -87,7 +87,7 @@ def listing(source: DatasetSource, url: str, manifest: str | None) -> list[Sourc
         _require_names(list(sums), url)
         found = [source.look(name)._replace(sha256=sums[name]) for name in sums]
     if not found:
-        raise unavailable(url, "there are no files")
+        raise unavailable(url, "it contains no files")
     _require_names([one.name for one in found], url)
     return sorted(found)
 
@@ -95,7 +95,7 @@ def listing(source: DatasetSource, url: str, manifest: str | None) -> list[Sourc
 def _manifest(source: DatasetSource, url: str, name: str) -> bytes:
     size = source.look(name).size
     if size > MANIFEST_BYTES:
-        raise mismatch(url, f"{name} has {size} bytes, which is no manifest")
+        raise mismatch(url, f"{name} has {size} bytes; a manifest has at most {MANIFEST_BYTES}")
     return b"".join(source.read(name, 0, size))
 
 
@@ -105,10 +105,10 @@ def _require_names(names: list[str], url: str) -> None:
     for name in names:
         steps = name.split("/")
         if any(step in ("", ".", "..") for step in steps) or "\0" in name:
-            raise mismatch(url, f"{name!r} cannot be the name of a file")
+            raise mismatch(url, f"{name!r} is not a valid file name")
         above = ("/".join(steps[:count]) for count in range(1, len(steps)))
         if (file := next((one for one in above if one in known), None)) is not None:
-            raise mismatch(url, f"{file!r} is a file and the folder of {name!r}, too")
+            raise mismatch(url, f"{file!r} is both a file and the folder of {name!r}")
 
 
 def _sums(text: bytes, url: str, manifest: str) -> dict[str, str]:
@@ -116,7 +116,7 @@ def _sums(text: bytes, url: str, manifest: str) -> dict[str, str]:
     found = [_LINE.fullmatch(line) for line in lines]
     if None in found:
         line = lines[found.index(None)]
-        raise mismatch(url, f"{manifest} is not as `sha256sum` writes it: {line[:80]!r}")
+        raise mismatch(url, f"{manifest} is not in the format of `sha256sum`: {line[:80]!r}")
     return {one[2].removeprefix("./"): one[1] for one in found if one is not None}
 
 
@@ -154,9 +154,9 @@ class FileSource:
             try:
                 info = self._store.info(path)
             except Exception as error:
-                raise mismatch(self._url, f"{name} leads nowhere: {error}") from error
+                raise mismatch(self._url, f"{name} is a broken link: {error}") from error
             if info["type"] != "file":
-                raise mismatch(self._url, f"{name} is no file, nor a link to one")
+                raise mismatch(self._url, f"{name} is neither a file nor a link to one")
         return _listed(name, info)
 
     def look(self, name: str) -> SourceFile:
@@ -223,7 +223,7 @@ class WebSource:
         except (OSError, ValueError, HTTPException) as error:
             raise self._unavailable(name, error) from error
         if size is None or not size.isdecimal():
-            raise unavailable(self._url, f"the server does not tell the size of {name}")
+            raise unavailable(self._url, f"the server does not report the size of {name}")
         return SourceFile(name, int(size), head.get("ETag") or head.get("Last-Modified") or "")
 
     def _look_at_first_byte(self, name: str) -> tuple[Any, str | None]:
@@ -280,7 +280,7 @@ def mismatch(url: str, why: str) -> Error:
     """What was read is not what was promised."""
     return Error(
         "dataset-mismatch",
-        f"data set {identity(url)} is not what it should be",
+        f"data set {identity(url)} failed verification",
         why=why,
         help="compare the source with its manifest and with `sha256` in the job file",
     )

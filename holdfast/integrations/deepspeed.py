@@ -50,7 +50,7 @@ class EngineState:
                 "a step of the loop ends while DeepSpeed accumulates gradients",
                 why=f"{engine.micro_steps} micro-batches are done, and "
                 f"{engine.gradient_accumulation_steps()} make a step of the optimizer",
-                help="do all micro-batches of a step in one turn of the loop",
+                help="do all micro-batches of a step in one iteration of the loop",
             )
         scheduler = engine.lr_scheduler
         return {

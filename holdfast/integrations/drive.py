@@ -104,7 +104,7 @@ def conflict(trainer: str) -> Error:
     other = f"the integration for {_taken_by}" if _taken_by else "holdfast.train.join()"
     return Error(
         "run-unavailable",
-        f"the integration for {trainer} cannot keep this training",
+        f"the integration for {trainer} cannot be used for this training",
         why=f"{other} is already in use in this process, which has one run",
         help="use one of them; the other training keeps its own checkpoints",
     )
@@ -120,7 +120,7 @@ def first_of(trainer: str, callback: Callback) -> Callback | None:
     one by the same trainer, which keeps its own checkpoints."""
     if _taken_by != trainer:
         return callback
-    left_alone(trainer, "an earlier training of this process is the one that is kept")
+    left_alone(trainer, "an earlier training in this process is already integrated")
     return None
 
 
@@ -152,13 +152,13 @@ def snapshots_anywhere() -> bool:
 def why_not_here() -> str:
     """What of the job stands against keeping a trainer; empty if nothing does."""
     if "HOLDFAST_ELASTIC" in os.environ:
-        return "the number of ranks may change (elasticity), and its state belongs to ranks"
+        return "the number of ranks may change (elasticity), but its state is per rank"
     return ""
 
 
 def left_alone(trainer: str, why: str) -> None:
     """Say that this trainer keeps its own state only, and why."""
-    rank.say(f"{trainer} is left alone: {why}")
+    rank.say(f"{trainer} is not integrated: {why}")
 
 
 def switched_on(trainer: str) -> None:
@@ -184,7 +184,7 @@ def unsupported(package: str, found: str, fitting: str) -> Error:
         "trainer-unsupported",
         f"{package} {found} is not supported by holdfast.integrations",
         why=f"supported is {package}{fitting}",
-        help=f"pip install '{package}{fitting}', or leave the integration out: the script then "
+        help=f"pip install '{package}{fitting}', or remove the integration: the script then "
         "keeps its own checkpoints",
     )
 
@@ -193,9 +193,9 @@ def unsupported_setting(trainer: str, why: str) -> Error:
     """Of a trainer that is known, used in a way that is not."""
     return Error(
         "trainer-unsupported",
-        f"this training of {trainer} cannot be kept",
+        f"this use of {trainer} is not supported by holdfast.integrations",
         why=why,
-        help="leave the integration out: the script then keeps its own checkpoints",
+        help="remove the integration: the script then keeps its own checkpoints",
     )
 
 

@@ -273,7 +273,7 @@ def _require_repeatable(loader: Any) -> None:
     if _loses_buffer(getattr(_inner(dataset), "_ex_iterable", None)):
         why = "its shuffle buffer is not part of its state_dict()"
     elif loader.num_workers and _knows_place(_inner(dataset)):
-        why = f"it is read in {loader.num_workers} processes of a loader that does not ask them"
+        why = f"{loader.num_workers} processes read it, and the loader does not save their state"
     else:
         why = "it is an iterable dataset without state_dict() and load_state_dict()"
     raise Error(
@@ -288,8 +288,8 @@ def _require_repeatable(loader: Any) -> None:
 def _unstorable(kind: str) -> Error:
     return Error(
         "loader-cannot-resume",
-        f"a batch ({kind}) that was fetched ahead cannot be kept",
-        why="its data set knows only the position after it",
+        f"a prefetched batch ({kind}) cannot be saved",
+        why="the position of its data set is already after it",
         help="return tensors, numbers and strings in dicts, lists and tuples from collate_fn",
     )
 

@@ -47,7 +47,7 @@ class Switch:
                 raise drive.unsupported_setting(self._trainer, why)
             return drive.first_of(self._trainer, given[0])
         if why or drive.is_taken():
-            drive.left_alone(self._trainer, why or "the run of this process is taken")
+            drive.left_alone(self._trainer, why or "another run is active in this process")
             return None
         drive.switched_on(self._trainer)
         callback = self._callback(reread=True)

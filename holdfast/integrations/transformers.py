@@ -336,7 +336,7 @@ def _why_not(trainer: Any) -> str:
     if trainer.is_fsdp_enabled and getattr(plugin, "fsdp_version", 1) == 1:
         return "FSDP 1 does not say which shard of which tensor a parameter is; use fsdp_version 2"
     if args.auto_find_batch_size:
-        return "auto_find_batch_size begins the training again and again"
+        return "auto_find_batch_size restarts the training within the process"
     if args.n_gpu > 1:
         return "it trains on several GPUs in one process (DataParallel)"
     return drive.why_not_here()

@@ -57,7 +57,7 @@ def alert_rules(limits: AlertLimits = LIMITS) -> tuple[AlertRule, ...]:
         AlertRule(
             "HoldfastStalled",
             f"time() - max {by_job} (holdfast_last_step_timestamp_seconds{{$S}}) > {n.stalled_s}",
-            300, "critical", f"{job} has made no step for {n.stalled_s // 60} min or more",
+            300, "critical", f"{job} has completed no step for {n.stalled_s // 60} min or more",
         ),
         AlertRule(
             "HoldfastDiverging",
@@ -74,12 +74,12 @@ def alert_rules(limits: AlertLimits = LIMITS) -> tuple[AlertRule, ...]:
         AlertRule(
             "HoldfastRestartStorm",
             f"increase(holdfast_restarts_total{{$S}}[{window}]) > {n.restarts}",
-            60, "critical", f"{job} restarts again and again",
+            60, "critical", f"{job} restarts repeatedly",
         ),
         AlertRule(
             "HoldfastSpareMissing",
             "holdfast_spares{$S} < holdfast_spares_wanted{$S}",
-            900, "warning", f"{job} has {{{{ $value }}}} spares, fewer than it asks for",
+            900, "warning", f"{job} has {{{{ $value }}}} spares, fewer than requested",
         ),
         *_of_checkpoints(job, n),
         AlertRule(
@@ -96,7 +96,7 @@ def alert_rules(limits: AlertLimits = LIMITS) -> tuple[AlertRule, ...]:
         AlertRule(
             "HoldfastThermalThrottle",
             'holdfast_node_condition{condition=~"gpu-throttled|gpu-hot",$S} == 1',
-            300, "warning", f"a GPU on {{{{ $labels.node }}}} of {job} slows itself down",
+            300, "warning", f"a GPU on {{{{ $labels.node }}}} of {job} is throttled",
         ),
         AlertRule(
             "HoldfastControllerAbsent",

@@ -73,7 +73,7 @@ FLEET = (
     _one("ETTR of the last hour", 'holdfast_ettr_ratio{window="1h",$S}'),
     _one("Tokens per second", "holdfast_tokens_per_second{$S}"),
     _one("Restarts in an hour", "increase(holdfast_restarts_total{$S}[1h])"),
-    _one("Since the last step", "time() - holdfast_last_step_timestamp_seconds{$S}", unit="s"),
+    _one("Time since the last step", "time() - holdfast_last_step_timestamp_seconds{$S}", unit="s"),
     BUCKETS,
     _one("Phase", "holdfast_phase{$S} == 1", f"{{{{{JOB_LABEL}}}}} {{{{phase}}}}", "short"),
 )
@@ -109,7 +109,7 @@ JOB = (
     _one("Learning rate", "holdfast_learning_rate{$S}", NODE),
     _one("Update-to-weight ratio", "holdfast_update_to_weight_ratio{$S}", NODE, "none"),
     PanelSpec(
-        "Waits of a worker",
+        "Wait time per worker",
         (
             (
                 f"rate(holdfast_node_data_wait_seconds_total{{$S}}[{RATE}]) / "
@@ -124,7 +124,7 @@ JOB = (
         ),
         "percentunit",
     ),
-    PanelSpec("Nodes", (("holdfast_nodes{$S}", "train"), ("holdfast_spares{$S}", "wait"))),
+    PanelSpec("Nodes", (("holdfast_nodes{$S}", "training"), ("holdfast_spares{$S}", "spare"))),
     _one("Slowest ranks", "holdfast_straggler_ratio{$S}", "rank {{rank}} on {{node}}"),
     *(
         PanelSpec(
@@ -140,7 +140,7 @@ JOB = (
             ("Size of", "bytes"),
         )
     ),
-    _one("Of the script", "holdfast_script_metric{$S}", "{{name}}"),
+    _one("Metrics of the script", "holdfast_script_metric{$S}", "{{name}}"),
     PanelSpec(
         "Steps",
         (
@@ -155,12 +155,12 @@ INCIDENT = (
     _stat("Steps redone", "sum(holdfast_steps_redone_total{$S})"),
     _stat("Open", "sum(holdfast_incident_open{$S})", "short"),
     PanelSpec(
-        "By cause in a day",
+        "Incidents by cause in a day",
         (("sum by (cause) (increase(holdfast_incidents_total{$S}[1d]))", "{{cause}}"),),
         stacked=True,
     ),
     PanelSpec(
-        "Time to detect and to recover, 9 of 10",
+        "Time to detect and to recover, 90th percentile",
         tuple(
             (
                 _quantile(0.9, f"increase(holdfast_{what}_seconds{{$S}}[1d])"),
@@ -203,10 +203,10 @@ HARDWARE = (
     _one("GPU temperature", "holdfast_gpu_temperature_celsius{$S}", GPU),
     _one("GPU power", "holdfast_gpu_power_watts{$S}", GPU),
     _one("Energy per hour", "increase(holdfast_gpu_energy_joules_total{$S}[1h])", GPU),
-    _one("GPUs that slow themselves down", "holdfast_gpu_throttled{$S}", GPU),
-    _one("Reasons for low clocks", "holdfast_gpu_slow_clocks{$S} == 1", f"{GPU} {{{{reason}}}}"),
+    _one("GPU throttling", "holdfast_gpu_throttled{$S}", GPU),
+    _one("Clock throttle reasons", "holdfast_gpu_slow_clocks{$S} == 1", f"{GPU} {{{{reason}}}}"),
     PanelSpec(
-        "Data of GPUs",
+        "GPU traffic",
         tuple(
             (asked.format(way=way), f"{words} {way}, {GPU}")
             for words, asked in (
@@ -226,7 +226,7 @@ HARDWARE = (
         ),
     ),
     PanelSpec(
-        "Errors of links of GPUs in an hour",
+        "GPU link errors in an hour",
         (
             ("increase(holdfast_gpu_nvlink_errors_total{$S}[1h])", f"{{{{kind}}}}, {GPU}"),
             ("increase(holdfast_gpu_pcie_replays_total{$S}[1h])", f"PCIe replays, {GPU}"),
@@ -234,7 +234,7 @@ HARDWARE = (
         "short",
     ),
     PanelSpec(
-        "Links of GPUs",
+        "GPU links",
         (
             ("holdfast_gpu_nvlinks_down{$S}", f"NVLinks down, {GPU}"),
             ("holdfast_gpu_pcie_lanes_missing{$S}", f"PCIe lanes missing, {GPU}"),
@@ -245,17 +245,17 @@ HARDWARE = (
         (
             ("holdfast_memory_pressure_ratio{$S}", f"memory {{{{of}}}}, {NODE}"),
             ("holdfast_io_pressure_ratio{$S}", f"disks, {NODE}"),
-            ("holdfast_cpu_pressure_ratio{$S}", f"processors, {NODE}"),
+            ("holdfast_cpu_pressure_ratio{$S}", f"CPU, {NODE}"),
         ),
     ),
     PanelSpec(
-        "Processor time that is not ours",
+        "CPU steal and throttling",
         (
-            ("holdfast_cpu_stolen_ratio{$S}", f"stolen, {NODE}"),
-            ("holdfast_cpu_throttled_ratio{$S}", f"limited, {NODE}"),
+            ("holdfast_cpu_stolen_ratio{$S}", f"steal, {NODE}"),
+            ("holdfast_cpu_throttled_ratio{$S}", f"throttled, {NODE}"),
         ),
     ),
-    _one("Processors in use", f"rate(holdfast_cpu_seconds_total{{$S}}[{RATE}])", NODE, "short"),
+    _one("CPUs in use", f"rate(holdfast_cpu_seconds_total{{$S}}[{RATE}])", NODE, "short"),
     PanelSpec(
         "Memory",
         (
@@ -264,7 +264,7 @@ HARDWARE = (
         ),
     ),
     PanelSpec(
-        "Data of disks and links",
+        "Disk and network traffic",
         (
             (f"rate(holdfast_disk_read_bytes_total{{$S}}[{RATE}])", f"read, {NODE}"),
             (f"rate(holdfast_disk_written_bytes_total{{$S}}[{RATE}])", f"written, {NODE}"),
@@ -279,10 +279,10 @@ HARDWARE = (
         ),
         "Bps",
     ),
-    _one("Free on disks", "holdfast_disk_free_bytes{$S}", "{{node}} {{folder}}"),
-    _one("Disks", "holdfast_disk_used_ratio{$S}", "{{node}} {{folder}}"),
+    _one("Free disk space", "holdfast_disk_free_bytes{$S}", "{{node}} {{folder}}"),
+    _one("Disk usage", "holdfast_disk_used_ratio{$S}", "{{node}} {{folder}}"),
     PanelSpec(
-        "Errors of links in an hour",
+        "Network link errors in an hour",
         (
             ("increase(holdfast_link_errors_total{$S}[1h])", "{{node}} {{device}}"),
             ("increase(holdfast_link_drops_total{$S}[1h])", "{{node}} {{device}} drops"),
@@ -292,7 +292,7 @@ HARDWARE = (
         "short",
     ),
     PanelSpec(
-        "Links lost in an hour",
+        "Network link downs in an hour",
         (
             ("increase(holdfast_link_downs_total{$S}[1h])", "{{node}} {{device}}"),
             ("increase(holdfast_rdma_downs_total{$S}[1h])", "{{node}} {{device}} RDMA"),

@@ -75,16 +75,16 @@ RULES = (
     AdviceRule(
         _share("communication"),
         0.05,
-        "let gradients be reduced beside the backward pass (DDP buckets, FSDP prefetch), and leave "
-        "out what is not needed in each step (all_reduce of a loss, barriers)",
-        "less than half of the communication runs beside compute",
+        "overlap gradient reduction with the backward pass (DDP buckets, FSDP prefetch), and "
+        "remove what is not needed in each step (all_reduce of a loss, barriers)",
+        "less than half of the communication is overlapped with compute",
         lambda profile: _hidden(profile) < 0.5,
     ),
     AdviceRule(
         _share("communication"),
         0.05,
         "communicate less: accumulate gradients, compress them, or another layout (holdfast plan)",
-        "most communication runs beside compute, and still takes longer than that",
+        "most communication is overlapped with compute, and still takes longer than that",
         lambda profile: _hidden(profile) >= 0.5,
     ),
     AdviceRule(
@@ -111,13 +111,13 @@ RULES = (
         _share("idle"),
         0.15,
         "find what makes the host wait for the GPU: .item(), print(loss), .cpu(), synchronize()",
-        "the GPU has nothing to do, though its kernels are long enough to be launched ahead",
+        "the GPU is idle, though its kernels are long enough to be launched ahead",
         lambda profile: profile.device == "cuda" and not _kernels_are_small(profile),
     ),
     AdviceRule(
         _share("idle"),
         0.15,
-        "look at the Python code between operators: holdfast stacks shows where it stands",
+        "look at the Python code between operators: holdfast stacks shows where it is",
         "no operator of PyTorch runs in this time",
         lambda profile: profile.device == "cpu",
     ),
@@ -131,7 +131,7 @@ RULES = (
 NOTHING = Advice(
     rank=0,
     share=0.0,
-    what="nothing stands out: precision (bf16), torch.compile and the batch size are what is left",
+    what="nothing stands out: what remains is precision (bf16), torch.compile, batch size",
     why="the step is compute, spread over many kernels",
 )
 

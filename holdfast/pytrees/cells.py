@@ -54,9 +54,9 @@ def _require_plain(name: str, dtype: Any) -> None:
     if dtype.hasobject or dtype.names or not dtype.isnative:
         raise Error(
             "not-tracked",
-            f"{name} is an array of {dtype}, which cannot be kept",
-            why="an array is kept as plain numbers in the byte order of this machine",
-            help="track each field as an array of its own, .astype(dtype.newbyteorder('=')) for "
+            f"{name} is an array of {dtype}, which is not supported",
+            why="arrays are saved as plain numbers in the byte order of this machine",
+            help="track each field as a separate array, .astype(dtype.newbyteorder('=')) for "
             "another byte order, or bytes",
         )
 

@@ -77,4 +77,4 @@ class Channel:
 def _gone(error: BaseException) -> PeerGoneError:
     """Its death is the cause, and known to its agent; ours must not come first."""
     threading.Event().wait(_WAIT_S)
-    return PeerGoneError(f"another rank is gone ({type(error).__name__})")
+    return PeerGoneError(f"another rank is lost ({type(error).__name__})")

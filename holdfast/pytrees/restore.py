@@ -132,8 +132,8 @@ def _from_tier(place: _Place, size: int, rank: int) -> RestoredTrees:
             "layout-unknown",
             f"the checkpoint of step {key.step} has the state of {opened.manifest.world_size} "
             f"ranks, there are {size}",
-            why="trees belong to their rank, and nothing says how to divide them anew",
-            help="train with as many ranks, or begin anew: holdfast run --fresh",
+            why="each tree belongs to one rank, and there is no rule for resharding them",
+            help="train with as many ranks, or start from step 0: holdfast run --fresh",
         )
     saved = opened.parts[rank].parts["private"]
     index = catalog.index_of(opened.store, saved)

@@ -54,8 +54,8 @@ class TreeRun:
             raise Error(
                 "loader-missing",
                 "recovery.skip_batches is set, and run.track() of holdfast.pytrees has no loader",
-                why="the script takes its batches by itself, so that nobody can leave any out",
-                help="leave out recovery.skip_batches, or use holdfast.train with PyTorch",
+                why="the script reads its batches itself, so Holdfast cannot skip any",
+                help="remove recovery.skip_batches, or use holdfast.train with PyTorch",
             )
         self._tracked = True
         return TreeState(self, self._page, trees)
@@ -244,7 +244,7 @@ def _fit(pieces: Any, value: Any) -> bool:
 def _unusable(found: RestoredTrees, name: str) -> Error:
     return Error(
         "checkpoint-unusable",
-        f"step {found.key.step} of attempt {found.key.attempt} is of a different state",
+        f"step {found.key.step} of attempt {found.key.attempt} has a different state",
         why=f"{name} is not in it, or has another shape or type",
         help="track what was saved, or start from step 0: holdfast run job.yaml --replace --fresh",
     )

@@ -246,8 +246,8 @@ class TreeSnapshots:
 def _changed(step: int) -> Error:
     return Error(
         "not-tracked",
-        f"the tracked trees have changed their form by step {step}",
-        why="a leaf is new or gone, or an array has another type or shape than at run.track(), and "
-        "a worker that begins again could not take it",
-        help="track arrays of their final type and shape from the beginning; bytes may grow",
+        f"the structure of the tracked trees has changed by step {step}",
+        why="a leaf was added or removed, or an array has another type or shape than at "
+        "run.track(); a restarted worker could not restore it",
+        help="track arrays of their final type and shape from the start; bytes may grow",
     )

@@ -179,8 +179,8 @@ class Access(Section):
     """The controller may taint machines that it has moved away from, and notes there what they did
     to the job. Requires a ClusterRole for nodes."""
     cordon_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Numeric] = 0.1
-    """At most this share of the cluster's machines, and one of a few, is cordoned at a time, by
-    whatever job. `0`: none is."""
+    """Maximum share of the cluster's machines, but at least one, that all jobs together may cordon
+    at a time. `0`: none."""
 
 
 class Disruption(Section):

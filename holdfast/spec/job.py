@@ -60,8 +60,8 @@ class Nodes(Section):
     """Nodes that train."""
     spares: Annotated[Whole, Field(ge=0, le=10_000)] | Literal["auto"] = 0
     """Warm standby nodes that replace lost nodes. `auto`: as many as cover, with a probability of
-    99.9 %, the nodes that fail until a lost one is replaced; `holdfast validate` shows how that is
-    reckoned."""
+    99.9 %, the nodes that fail until a lost one is replaced; `holdfast validate` shows the
+    calculation."""
 
     @model_validator(mode="before")
     @classmethod
@@ -126,9 +126,9 @@ class Recovery(Section):
     window_s: Seconds = 3600.0
     """Length of the sliding window in which restarts are counted."""
     heartbeat_timeout_s: Seconds = 5.0
-    """A node without a heartbeat for this long is lost. One whose machine does not even acknowledge
-    what is sent to it, or where nothing answers once its connection has ended, while others are
-    heard, is lost after two fifths of it."""
+    """A node without a heartbeat for this long is lost; after two fifths of it if its machine sends
+    no TCP acknowledgements, or nothing answers once its connection has ended, while other nodes are
+    heard from."""
     restart_grace_s: Seconds = 2.0
     """Between SIGTERM and SIGKILL when workers are stopped to be restarted."""
     stop_grace_s: Seconds = 15.0
@@ -136,67 +136,66 @@ class Recovery(Section):
     node_wait_s: Seconds = 600.0
     """How long to wait for missing nodes before giving up."""
     hangs: Literal["auto", "off"] = "auto"
-    """Whether workers that make no progress are looked at, and restarted if they hang. Scripts that
+    """Whether workers that make no progress are examined, and restarted if they hang. Scripts that
     do not call `holdfast.train.join()` report no progress to watch."""
     hang_timeout_s: Seconds = 600.0
-    """Workers without progress for this long hang, whatever they seem to do; one that stands still
-    and does nothing hangs long before. Above the longest evaluation or save of the script."""
+    """Workers without progress for this long count as hung, whatever they do; blocked and idle ones
+    count as hung long before. Must exceed the longest evaluation or save of the script."""
     step_timeout_s: Seconds | None = None
-    """Longest that a step may take, with the wait for its data, in a script that has named all else
-    that takes long with `with run.section(...)`: a rank that computes or waits longer hangs,
-    compilers excepted. Default: it is given up to a minute, as it may be an evaluation. Not with
+    """Maximum duration of a step, including the wait for its data, in a script that marks all
+    else that takes long by `with run.section(...)`: a rank that computes or waits longer counts as
+    hung, unless it compiles. Default: up to a minute, as it may be an evaluation. Not with
     `hangs: off`."""
     stragglers: Literal["tell", "replace", "off"] = "tell"
-    """What follows where one rank makes all others wait, step after step: `tell` shows it, and
-    what explains it; `replace` also gives its node up for a spare, where neither its input nor its
-    share of the work explains it; `off` does not look."""
+    """What to do when all ranks wait for the same one, step after step: `tell` reports it and what
+    explains it; `replace` also replaces its node by a spare, unless its input or its share of the
+    work explains it; `off` disables detection."""
     controller_absence_s: Seconds = 86_400.0
     """How long agents continue without a controller before they exit."""
     on_nan: Literal["restart", "stop", "ignore"] = "restart"
-    """What follows a loss that is NaN or infinite (or 20 such gradient norms in a row): `restart`
-    from a snapshot of before and, if that comes again, once from an older checkpoint, then the job
-    ends as failed; `stop` ends it at once; `ignore` trains on and only notes it."""
+    """What to do when the loss is NaN or infinite (or 20 gradient norms in a row are): `restart`
+    from a snapshot taken before and, if it recurs, once from an older checkpoint, then the job ends
+    as failed; `stop` ends it immediately; `ignore` continues and only notes it."""
     skip_batches: Whole = Field(default=0, ge=0, le=100_000_000)
-    """Batches that the job may leave out, in all. If numbers are bad at the same place again after
-    the state went back, the batches from what is restored then to that of the bad step are left
-    out; of more than are allowed the last ones. `0`: none. Needs a loader in `run.track()` of
+    """Total number of batches that the job may skip. If numbers are not finite at the same step
+    again after going back, the batches from the restored step to the bad one are skipped; if that
+    is more than allowed, the last of them. `0`: none. Needs a loader in `run.track()` of
     `holdfast.train`; not with `elasticity.batch: scale_lr`."""
     plateau_steps: Whole = Field(default=0, ge=0, le=100_000_000)
     """If the loss has not fallen by `plateau_share` within this many steps, `holdfast status` and
-    `holdfast why` note it; nothing else follows. The steps of some minutes or more: the loss is
-    seen a few times a second. `0` disables this."""
+    `holdfast why` note it; nothing else is done. Set it to several minutes of steps or more: the
+    loss is sampled a few times a second. `0` disables this."""
     plateau_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), Numeric] = 0.01
     """Share of the loss that it has to fall by within `plateau_steps`."""
     mode: Literal["processes", "in_process", "replicas"] = "processes"
-    """What becomes of the workers that live when another one fails: `processes` replaces them all
-    by warm ones; `in_process` keeps their processes, where the script can do with that: they leave
-    the broken step, form their process groups anew and go on from the last snapshot. Those that do
-    not within `restart_grace_s` are replaced. `replicas` keeps them also when the number of nodes
-    changes: each node is a replica of the model (or some nodes together are, see `replicas`), the
-    others go on at once without one that is lost, and it joins them again when it is ready.
-    Requires `elasticity`."""
+    """What happens to the surviving workers when another one fails: `processes` replaces them all
+    by warm ones; `in_process` keeps their processes if the script supports it: they discard the
+    step, recreate their process groups and resume from the last snapshot. Those that do not within
+    `restart_grace_s` are replaced. `replicas` keeps them also when the number of nodes changes:
+    each node is a replica of the model (or several nodes are, see `replicas`), the others continue
+    immediately without a lost one, which rejoins when it is ready. Requires `elasticity`."""
     replicas: ReplicaGroups | None = None
     """Nodes of a replica, and outer steps. Requires `mode: replicas`."""
     check: Literal["auto", "off", "spares", "quick"] = "auto"
     """Checks of machines, some seconds long, as by `holdfast check --quick`; one that fails is
     replaced. `spares`: of each spare, once the job trains; until it has passed it does not count as
     one. `quick`: of every new node, before it may train or wait. With both, machines are also
-    checked where attempts in a row make no progress and nobody knows why. `auto`: `spares` on
+    checked when consecutive attempts make no progress for an unknown reason. `auto`: `spares` on
     Kubernetes, `off` where all nodes are on this machine."""
     group_tests: Literal["auto", "off"] = "auto"
-    """Whether groups of nodes repeat a step, to find the node that is bad only in a group: where
-    attempts in a row make no progress, a loss is not finite again, or the third hang or corruption
-    within `window_s` names no node. `auto`: of scripts that call `holdfast.train.join()`, if a
-    spare waits, and once in `window_s` if nobody is found; training stands still meanwhile. `off`:
-    only `holdfast replay --isolate` does that."""
+    """Whether groups of nodes repeat a step, to find a node that fails only in a group: when
+    consecutive attempts make no progress, the loss is not finite again, or the third hang or
+    corruption within `window_s` identifies no node. `auto`: for scripts that call
+    `holdfast.train.join()`, if a spare is available, and once per `window_s` if no node is found;
+    training is paused meanwhile. `off`: only `holdfast replay --isolate` does that."""
     check_replicas_every: Whole = Field(default=0, ge=0, le=1_000_000)
     """Steps between two comparisons, bit for bit, of the parameters that data-parallel ranks hold
     alike, to find silent data corruption; each snapshot is compared, too. If they differ, the job
-    goes back to where they were last the same. `0` disables this."""
+    goes back to the last step at which they were equal. `0` disables this."""
     update_trial_steps: Whole = Field(default=100, ge=0, le=100_000_000)
-    """Steps after `holdfast update` within which a failure that new code can be blamed for, or a
-    loss far above the usual, goes back to the version before. Of a script that reports no steps,
-    its first minute counts. `0` disables this."""
+    """Steps after `holdfast update` within which a failure that new code may have caused, or a loss
+    far above the usual, reverts to the previous version. For a script that reports no steps, the
+    first minute counts. `0` disables this."""
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
     Default: one failure a day is assumed."""
@@ -253,7 +252,7 @@ class Job(Section):
     """Folder with the code, relative to the job file, that is shipped to every node of a cluster.
     `script` and `workdir` are then relative to it, also in a local run."""
     framework: Framework | None = None
-    """What the workers find in their environment to know each other, for each attempt anew.
+    """How the workers of an attempt find each other, and what their environment contains for it.
     `pytorch`: a rendezvous store, and torch is preloaded; `jax`: coordinator, process id and count;
     `tensorflow`: TF_CONFIG; `xgboost`: a tracker; `paddle`: the variables of its launcher; `mpi`:
     the program is started by `mpirun`, one rank for each worker; `command`: any other program.
@@ -278,8 +277,8 @@ class Job(Section):
     Holdfast knows (Trainer of Hugging Face, of Lightning), as the integration for that trainer
     does; `off` leaves it to its own checkpoints."""
     progress: ProgressPatterns | None = None
-    """Where a script that does not use `holdfast.train` tells its step and its loss: patterns for
-    its output, or a file."""
+    """Where the step and the loss of a script that does not use `holdfast.train` are read: patterns
+    for its output, or a file."""
     snapshots: Snapshots = Snapshots()
     """Memory snapshots."""
     recovery: Recovery = Recovery()
@@ -294,7 +293,7 @@ class Job(Section):
     """Experiment trackers that get the metrics of all attempts as one run; their packages have to
     be installed where the workers run, and their own variables apply."""
     notify: tuple[Notify, ...] = Field(default=(), max_length=20)
-    """Who is told of incidents and of the end."""
+    """Notifications about incidents and the end of the job."""
     otlp: Otlp | None = None
     """OpenTelemetry: traces of incidents, and the log of the controller."""
 
@@ -386,8 +385,8 @@ class Job(Section):
         fewest = elastic.min_nodes if elastic is not None else self.nodes.count
         if fewest >= self.nodes.count:
             raise ValueError(
-                "recovery.mode: replicas requires elasticity.min_nodes below nodes.count: with how "
-                "many nodes the others may go on"
+                "recovery.mode: replicas requires elasticity.min_nodes below nodes.count: the "
+                "number of nodes with which training may continue"
             )
         most = elastic.max_nodes if elastic is not None else None
         counts = {

@@ -44,10 +44,10 @@ class Notify(Section):
     """`incident`: each one once it is over, and before if it is still open after `after_s`.
     `waiting`: the job has waited for nodes for `after_s`. `ended`: how the job has ended."""
     after_s: Seconds = 30.0
-    """How long something may last before it is told of while it lasts."""
+    """Time after which an incident or a wait that is not over is reported."""
     at_most_per_hour: Whole = Field(default=20, ge=1, le=3600)
-    """Incidents beyond that are counted, and told of together with the next. The end of the job is
-    always told."""
+    """Incidents beyond that are counted and reported with the next one. The end of the job is
+    always reported."""
     template: Annotated[str, Field(min_length=1, max_length=4000)] = "{job}: {text}"
     """The text. May name `{job}`, `{event}`, `{text}`, `{attempt}`, `{step}`, `{incident}`,
     `{cause}`, `{node}`, `{rank}`, `{outcome}` and `{ettr}`; what is not known is empty."""
@@ -57,7 +57,7 @@ class Notify(Section):
     def _known(cls, template: str) -> str:
         for _, word, form, conversion in Formatter().parse(template):
             if word is not None and (word not in WORDS or form or conversion):
-                raise ValueError(f"{{{word}}} is none of {', '.join(WORDS)}")
+                raise ValueError(f"unknown placeholder {{{word}}}; known: {', '.join(WORDS)}")
         return template
 
     @model_validator(mode="after")

@@ -84,8 +84,8 @@ class Parallel(Section):
         if self.ep > 1 and self.schedule == "zero_bubble":
             raise PydanticCustomError(
                 "experts",
-                "schedule zero_bubble cannot have ep: it takes the backward pass apart, in which "
-                "tokens are exchanged; use 1f1b, gpipe or interleaved",
+                "schedule zero_bubble is incompatible with ep: it splits the backward pass, in "
+                "which tokens are exchanged; use 1f1b, gpipe or interleaved",
             )
         return self
 

@@ -40,7 +40,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=PATTERN_MAX)]
 
 
 class ProgressPatterns(Section):
-    """Where a script that does not use `holdfast.train` tells how far it is. A line of output
+    """Where the progress of a script that does not use `holdfast.train` is read. A line of output
     counts up to 1,000 bytes; a carriage return ends one too."""
 
     step_pattern: Annotated[_Text, _with_group("step")] | None = None
@@ -54,8 +54,8 @@ class ProgressPatterns(Section):
     file: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     """File that the program writes, in place of patterns: a number, which is the step, or a JSON
     object with `step` and `loss`; of several lines the last whole one counts. Relative to
-    `workdir`. With `{rank}` in it each rank has its own; else the first worker of each node is said
-    to write it."""
+    `workdir`. With `{rank}` in it each rank has its own; otherwise it counts for the first worker
+    of each node."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:

@@ -21,8 +21,8 @@ class ReplicaGroups(Section):
     again. `nodes.count`, `elasticity.min_nodes` and `max_nodes` are multiples of it. With
     `parallel`, the ranks of a replica hold whole copies of the model."""
     sync_every: Whole = Field(default=0, ge=0, le=1_000_000)
-    """Steps that each replica takes by itself before an outer step brings all together (DiLoCo),
-    for replicas that are joined by thin links. Snapshots are taken after outer steps only. For
+    """Steps that each replica takes on its own before an outer step merges all of them (DiLoCo),
+    for replicas that are connected by slow links. Snapshots are taken after outer steps only. For
     scripts that call `run.parallelize()`. `0`: gradients are averaged over all replicas in each
     step."""
     outer_lr: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False), Numeric] = 0.7
@@ -59,7 +59,7 @@ class ReplicaGroups(Section):
     def _misfit_of(self, parallel: Parallel, workers: int | None) -> str:
         each, every = self.nodes_each, self.sync_every
         if every and parallel.gradient_compression != "none":
-            return "parallel.gradient_compression does not go with recovery.replicas.sync_every"
+            return "parallel.gradient_compression is incompatible with recovery.replicas.sync_every"
         if every == 0 and each == 1:
             return ""
         if parallel.pp != 1:

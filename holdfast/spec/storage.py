@@ -24,15 +24,15 @@ class DatasetCache(Section):
     same folder."""
 
     folder: Folder | None = None
-    """A folder of the machine; on Kubernetes a `hostPath` volume that is made if need be. Default:
-    `datasets` in HOLDFAST_HOME; on Kubernetes a volume of the pod, which goes with it."""
+    """A folder of the machine; on Kubernetes a `hostPath` volume that is created if needed.
+    Default: `datasets` in HOLDFAST_HOME; on Kubernetes a volume of the pod, which goes with it."""
     volume_class: Object | None = None
     """StorageClass of that volume, as for local PVs. Default: an `emptyDir`. Not with `folder`."""
     size: Quantity = "500Gi"
-    """Limit for all data sets in it. To stay below, those that no live job uses are removed, first
-    the one whose last use is longest ago."""
+    """Limit for all data sets in it. To stay below, those that no live job uses are removed, the
+    least recently used first."""
     verify: Literal["quick", "full"] = "quick"
-    """What is looked over when a node starts: `quick` the size and time of every file, and the
+    """What is verified when a node starts: `quick` the size and time of every file, and the
     SHA-256 where they have changed; `full` the SHA-256 of every file."""
 
     @model_validator(mode="after")
@@ -97,7 +97,7 @@ class Dataset(Section):
         if self.source is None and (idle := [key for key in of_source if getattr(self, key)]):
             raise ValueError(f"{idle[0]} has an effect with source only")
         if re.match(r"https?://[^/]*@", self.source or ""):
-            raise ValueError("source: no password can stand in an http URL; use a signed one")
+            raise ValueError("source: an http URL must not contain a password; use a signed one")
         return self
 
     @property

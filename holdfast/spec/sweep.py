@@ -38,7 +38,7 @@ class Range(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.low >= self.high:
-            raise ValueError("low is not below high")
+            raise ValueError("low must be below high")
         if self.log and self.low <= 0:
             raise ValueError("log requires low above 0")
         return self
@@ -63,7 +63,7 @@ class Sweep(Section):
     ranges: Annotated[dict[Option, Range], Field(max_length=NAMES_MAX)] = {}
     """Options whose values are drawn from a range."""
     seed: Whole = Field(default=0, ge=0, le=2**53 - 1)  # what API servers hold
-    """What is drawn follows from it."""
+    """Seed of the drawn values."""
     metric: Annotated[str, Field(min_length=1, max_length=100)] = "loss"
     """What `holdfast sweep` compares trials by: a name that the script gives `run.log()`."""
     metric_pattern: (
@@ -73,15 +73,15 @@ class Sweep(Section):
     """For a script without `holdfast.train`: regular expression that finds the metric in what rank
     0 prints; its group `metric`, or its only group. The last one counts."""
     goal: Literal["min", "max"] = "min"
-    """Whether less is better, or more."""
+    """Whether the metric is minimized or maximized."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         twice = self.over.keys() & self.ranges.keys()
         if twice:
-            raise ValueError(f"{min(twice)} is in over and in ranges")
+            raise ValueError(f"{min(twice)} is in both over and ranges")
         if self.trials is None and (self.ranges or not self.over):
-            raise ValueError("trials is missing: only `over` alone says how many there are")
+            raise ValueError("trials is required, unless there is `over` without `ranges`")
         if self.size > TRIALS_MAX:
             raise ValueError(f"over has {self.size} combinations; at most {TRIALS_MAX}")
         if self.parallel > self.size:

@@ -72,7 +72,7 @@ class OuterSteps:
             raise Error(
                 "layout-invalid",
                 "run.track() was called before run.parallelize()",
-                why="recovery.replicas.sync_every brings the models of run.parallelize() together",
+                why="recovery.replicas.sync_every synchronizes the models of run.parallelize()",
                 help="model = run.parallelize(model)",
             )
         self._parameters = [*listed.values()]
@@ -144,9 +144,9 @@ def _require_known(name: str, optimizer: Optimizer, known: Iterable[int]) -> Non
     if trained - set(known):
         raise Error(
             "layout-invalid",
-            f"{name} trains parameters that outer steps do not bring together",
-            why="with recovery.replicas.sync_every replicas train by themselves, and outer steps "
-            "know the models of run.parallelize() alone",
+            f"{name} trains parameters that outer steps do not synchronize",
+            why="with recovery.replicas.sync_every replicas train separately, and outer steps "
+            "synchronize only the models of run.parallelize()",
             help="model = run.parallelize(model) before its optimizer is made",
         )
 

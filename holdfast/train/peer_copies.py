@@ -70,7 +70,9 @@ class PeerCopies:
         address = os.environ.get("HOLDFAST_STORAGE_ADDRESS", "")
         addresses = [one.decode() for one in exchange.gather_bytes(address.encode())]
         if not all(addresses):
-            logger.warning("no copies on other nodes: %d of them accept none", addresses.count(""))
+            logger.warning(
+                "no copies on other nodes: %d of them do not accept copies", addresses.count("")
+            )
             return False
         local = self._placement.local_world_size
         everyone = copy_holders(len(addresses), local, self._groups(exchange), self._copies)

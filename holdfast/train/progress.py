@@ -97,7 +97,7 @@ class ProgressReporter:
             raise ValueError(
                 f"invalid name of a section: {name!r}; at most 63 letters, digits, ._/-"
             )
-        step_profile.interrupt(f"the script began section {name!r} meanwhile")
+        step_profile.interrupt(f"the script entered section {name!r} meanwhile")
         outer, self._section = self._section, name
         self._say_section()
         try:

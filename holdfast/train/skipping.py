@@ -38,7 +38,7 @@ class SkippedBatches:
             for _ in range(first, end):
                 next(batches)
             self._loop.skipped += end - first
-            logger.warning("batches %d to %d are left out (counted from 0)", first, end - 1)
+            logger.warning("batches %d to %d are skipped (counted from 0)", first, end - 1)
         return next(batches)
 
     def _end(self, number: int) -> int:
@@ -51,8 +51,8 @@ def require_loader(loader: object, environ: Mapping[str, str] = os.environ) -> N
     if loader is None and environ.get(ALLOWED, "0") != "0":
         raise Error(
             "loader-missing",
-            "recovery.skip_batches is set, and run.track() has no loader to leave batches out of",
-            why="the script takes its batches by itself, so that nobody knows which is which",
-            help="pass the loader, an object with state_dict(), to run.track(loader=...), or leave "
-            "out recovery.skip_batches",
+            "recovery.skip_batches is set, and run.track() has no loader to skip batches of",
+            why="the script reads its batches itself, so Holdfast cannot skip any",
+            help="pass the loader, an object with state_dict(), to run.track(loader=...), or "
+            "remove recovery.skip_batches",
         )

@@ -209,11 +209,11 @@ class Snapshotter:
                 return flags
             if self.loop.unsound:
                 why = "replicas differ" if self.loop.replicas_differ else "not finite"
-                logger.warning("step %d, the last one, is in no snapshot: %s", total, why)
+                logger.warning("the last step, %d, is not in a snapshot: %s", total, why)
                 return None
             time.sleep(END_PAUSE_S)
         if self.step < total:
-            logger.warning("step %d, the last one, is in no snapshot: no free slot", total)
+            logger.warning("the last step, %d, is not in a snapshot: no free slot", total)
         return None
 
     def finish(self) -> None:

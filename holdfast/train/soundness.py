@@ -19,7 +19,7 @@ def nan_in(shared: Tree, private: Tree, tracked: Tracked) -> LoadFailure | None:
     for name in (*tracked.modules, *tracked.optimizers):
         for path, leaf in _leaves(state.get(name), name):
             if leaf.is_floating_point() and bool(leaf.isnan().any()):
-                return LoadFailure(FailureKind.DAMAGED, f"{path} holds NaN")
+                return LoadFailure(FailureKind.DAMAGED, f"{path} contains NaN")
     return None
 
 

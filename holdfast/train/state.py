@@ -171,9 +171,9 @@ class State:
         if self.completed == 0:
             raise Error(
                 "snapshot-unreadable",
-                "there is no snapshot to go on from in this process",
-                why="the state it has is that of a step that was given up",
-                help="none needed: new processes begin where the first ones did",
+                "there is no snapshot to resume from in this process",
+                why="its state is that of a discarded step",
+                help="no action is needed: new processes start as the first ones did",
             )
 
     def stop(self) -> None:
@@ -271,7 +271,7 @@ class State:
         self._progress.snapshot_taken(step, self._snapshots.cadence.every, seconds)
 
     def _finish(self) -> None:
-        step_profile.give_up("its loop ended before that")
+        step_profile.give_up("the training loop ended before that")
         self._progress.publish(through=self.completed)
         if self._snapshots is not None:
             if self.outer is not None and self._snapshots.loop.apart:  # it was ended early

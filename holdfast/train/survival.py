@@ -156,7 +156,7 @@ class Survival:
         """This process cannot be kept."""
         if not self._refusal:
             self._refusal = why
-            rank.say(f"this worker is replaced when an attempt is broken, not kept: {why}")
+            rank.say(f"this worker is replaced when an attempt fails, not kept: {why}")
             self._parking.unable(why)
 
     def stay(self, why: str) -> None:
@@ -218,7 +218,7 @@ class Survival:
         one that was told to, once it was."""
         if self._broken and self._stage is not ScriptStage.SETUP and self._parking.await_order():
             traceback.print_exc()
-            print("holdfast: raised in a step that was given up, a peer was gone", file=sys.stderr)
+            print("holdfast: raised in a step that was discarded: a peer was lost", file=sys.stderr)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(TERMINATED)
@@ -238,7 +238,7 @@ def install(parking: ParkingPlace, device: torch.device, *, moves: bool = False)
     found = Survival(parking, moves=moves)
     _ours.append(found)
     if device.type != "cpu":
-        found.refuse(f"it computes on {device.type}; only collectives of the CPU are given up")
+        found.refuse(f"it computes on {device.type}; only CPU collectives can be aborted")
         return found
     if dist.is_initialized():
         found.refuse("the script made its process group above join()")

@@ -315,7 +315,7 @@ def test_signals_that_ask_for_nothing_end_no_process_of_ours_and_workers_still_c
     for pid in ours:
         for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGHUP, signal.SIGRTMIN):
             os.kill(pid, number)
-    told = "SIGUSR1 was received: it asks for nothing here, and is ignored"
+    told = "SIGUSR1 was received: it has no meaning here and is ignored"
     until(lambda: agent.words().count(told) == len(ours), "both to say so")
     assert agent.forkserver() == ours[1]
     controller.stop()

@@ -183,7 +183,7 @@ def test_a_worker_that_dies_or_is_asked_anew_leaves_nothing(site: Site) -> None:
         return TakeProfile(id=name, attempt=2, ranks=(3,), steps=50, within_s=60.0)
 
     superseded, dead = asyncio.run(story())
-    assert superseded in ("another profile was asked for meanwhile", "it was taken back")
+    assert superseded in ("another profile was asked for meanwhile", "it was cancelled")
     assert dead == "its worker ended: signal 9" and site.left() == []
     site.profiler.give_up("the test is over")
 

@@ -220,7 +220,7 @@ def test_an_incident_is_told_and_a_key_leads_to_it(page: ServedPage, tab: Make) 
     shown.wait("location.hash.includes('/incident/')")
     shown.wait("document.querySelector('ol.story') !== null")
     text = shown.text()
-    assert "Story" in text and "its bill" in text and "Decided, against what else" in text
+    assert "Story" in text and "its bill" in text and "Decisions and alternatives" in text
     whole(shown, "incident")
 
 
@@ -243,7 +243,7 @@ def test_damaged_foreign_and_hostile_records_hinder_no_other(page: ServedPage, t
     assert shown.run("document.querySelectorAll('main img').length") == 0
     whole(shown, "fleet")
     shown.run("location.hash = '#/job/flipped'")
-    shown.wait("document.body.innerText.includes('Not all of it can be read')")
+    shown.wait("document.body.innerText.includes('Incomplete: ')")
     shown.run("location.hash = '#/job/truncated'")
     shown.drawn("job/truncated")
     assert "The whole account" in shown.text()

@@ -101,7 +101,7 @@ def test_a_report_of_a_job_of_a_cluster_is_that_of_its_folder(
     assert found["goodput"]["buckets"]["productive"] == here.buckets["productive"]
     assert len(found["incidents"]) == len(records.incidents(folder, time.time())) > 0
     assert found["setup"]["engine"] == "pods" and found["changes"]["worlds_count"] > 0
-    assert "does not hand out its figures" in found["curve_missing"]
+    assert "does not return its figures" in found["curve_missing"]
     assert "There is no curve" in page.read_text()
     missing = holdfast("report", "other", "--on", "kubernetes", KUBECONFIG=config)
     assert missing.returncode == 4 and missing.stderr.startswith("error[job-not-found]")
@@ -258,7 +258,7 @@ def test_what_takes_too_long_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch
     async def story() -> None:
         cluster = SimpleNamespace(namespace="default")
         line = Inquiry(cluster, asyncio.get_running_loop())  # type: ignore[arg-type]
-        with pytest.raises(Error, match="has not told about jobs"):
+        with pytest.raises(Error, match="did not answer about jobs"):
             await asyncio.to_thread(line.ask, never(), "jobs")
         await asyncio.wait_for(ended.wait(), PATIENCE_S)
 

@@ -131,10 +131,10 @@ def test_a_link_stands_for_its_file_and_one_to_nothing_is_no_empty_file(
     (folder / "link").symlink_to("a")
     assert contents(fetch(folder, cache).data) == {"a": bytes(1000), "link": bytes(1000)}
     (folder / "lost").symlink_to("nothing")
-    assert "lost leads nowhere" in refused(folder, cache).why
+    assert "lost is a broken link" in refused(folder, cache).why
     (folder / "lost").unlink()
     (folder / "around").symlink_to(".")
-    assert "around is no file, nor a link to one" in refused(folder, cache).why
+    assert "around is neither a file nor a link to one" in refused(folder, cache).why
 
 
 def test_a_name_that_is_a_file_and_a_folder_is_told() -> None:
@@ -146,7 +146,7 @@ def test_a_name_that_is_a_file_and_a_folder_is_told() -> None:
 
     with pytest.raises(Error) as raised:
         source.listing(Keys(), "s3://x", None)  # type: ignore[arg-type]
-    assert "'a' is a file and the folder of 'a/b/c', too" in raised.value.why
+    assert "'a' is both a file and the folder of 'a/b/c'" in raised.value.why
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/hostname", "x/./y", "x//y", "..", "nul\0"])

@@ -47,7 +47,7 @@ def test_with_a_checksum_in_the_job_nothing_is_asked_at_all(site: Site) -> None:
 
 def test_other_contents_than_the_job_wants_are_refused_and_thrown_away(site: Site) -> None:
     site.put(**FILES)
-    with pytest.raises(Error, match="not what it should be") as raised:
+    with pytest.raises(Error, match="failed verification") as raised:
         site.fetch(sha256="0" * 64)
     assert raised.value.slug == "dataset-mismatch"
     assert Cache(site.cache).whole() == {}
@@ -74,7 +74,7 @@ def test_a_source_that_changes_while_it_is_read_is_not_taken(
         site.put(new=b"file")
 
     monkeypatch.setattr(source.FileSource, "read", read)
-    with pytest.raises(Error, match="not what it should be") as raised:
+    with pytest.raises(Error, match="failed verification") as raised:
         site.fetch()
     assert "changed while it was read" in raised.value.why
     assert Cache(site.cache).whole() == {}
@@ -86,7 +86,7 @@ def test_what_is_whole_is_used_while_the_source_is_away(site: Site) -> None:
     site.away = Answer(403, "AccessDenied")
     lease = site.fetch()
     assert contents(lease.data) == files
-    assert "the source is away" in site.said and "AccessDenied" in site.said.replace(" ", "")
+    assert "the source is unreachable" in site.said and "AccessDenied" in site.said.replace(" ", "")
 
 
 def test_without_it_the_error_says_what_the_server_said(site: Site) -> None:
@@ -100,7 +100,7 @@ def test_without_it_the_error_says_what_the_server_said(site: Site) -> None:
 def test_an_empty_source_is_an_error_and_not_an_empty_data_set(site: Site) -> None:
     with pytest.raises(Error, match="cannot be fetched") as raised:
         site.fetch()
-    assert "there are no files" in raised.value.why
+    assert "it contains no files" in raised.value.why
 
 
 def test_an_etag_that_only_looks_like_a_sum_is_found_out_by_reading_twice(
@@ -115,7 +115,7 @@ def test_an_etag_that_only_looks_like_a_sum_is_found_out_by_reading_twice(
 
     monkeypatch.setattr(source.FileSource, "files", encrypted)
     assert contents(site.fetch().data) == files
-    assert "reads alike twice" in site.said
+    assert "(two reads agree)" in site.said
 
 
 def test_a_file_that_differs_from_its_etag_is_refused(
@@ -129,7 +129,7 @@ def test_a_file_that_differs_from_its_etag_is_refused(
             yield bytes([next(turns)]) + piece[1:]
 
     monkeypatch.setattr(source.FileSource, "read", flipped)
-    with pytest.raises(Error, match="not what it should be"):
+    with pytest.raises(Error, match="failed verification"):
         site.fetch()
     assert Cache(site.cache).whole() == {}
 
@@ -202,7 +202,7 @@ def test_a_manifest_says_what_belongs_to_it_and_verifies_it(site: Site) -> None:
         site.fetch(manifest="SUMS")
     assert raised.value.slug == "dataset-mismatch"
     site.put(SUMS=b"nonsense")
-    with pytest.raises(Error, match="not what it should be") as raised:
+    with pytest.raises(Error, match="failed verification") as raised:
         site.fetch(manifest="SUMS")
     assert "sha256sum" in raised.value.why
 

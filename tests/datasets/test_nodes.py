@@ -115,7 +115,7 @@ def test_a_source_that_is_away_is_told_until_it_is_back(site: Site, node: Node) 
         lambda: [e for e in controller.of_kind(NodePreparing) if not e.moved], "it is told"
     )
     assert "error[dataset-unavailable]" in told[0].what and "403" in told[0].what
-    until(lambda: agent.words().count("asks the source") == 1, "the rest is no news")
+    until(lambda: agent.words().count("listing the files") == 1, "the rest is no news")
     until(lambda: len(site.asked) > 3, "it is tried again")
     moves = [event.moved for event in controller.of_kind(NodePreparing)]
     assert moves == [True, False]  # trying again is no progress: the job must not wait for ever
@@ -168,7 +168,7 @@ def _command(pid: int) -> bytes:
 
 def _memory_ends(handle: DatasetsHandle, at: int) -> None:
     """What a process says that fetches up to this part and is killed."""
-    words = [FetchNews(name="my-tokens", text="asks the source for its files")]
+    words = [FetchNews(name="my-tokens", text="listing the files of the source")]
     words += [
         FetchNews(name="my-tokens", text=f"{part} of 20 GB fetched", moved=True, part=part)
         for part in range(at + 1)

@@ -214,7 +214,7 @@ def test_batches_ahead_that_only_the_data_set_could_give_again_are_refused() -> 
     for _ in range(4):
         next(batches)
     place.used = 2
-    with pytest.raises(Error, match=r"a batch \(one of 2\) that was fetched ahead"):
+    with pytest.raises(Error, match=r"a prefetched batch \(one of 2\)"):
         place.state_dict()
 
 

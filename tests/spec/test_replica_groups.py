@@ -65,7 +65,7 @@ def test_a_model_may_be_sharded_over_the_nodes_of_a_replica(workers: Any) -> Non
         (
             {"sync_every": 4},
             {"parallel": {"dp_replicate": -1, "gradient_compression": "bf16"}},
-            "gradient_compression does not go with",
+            "gradient_compression is incompatible with",
         ),
         ({"sync_every": 4}, {"recovery": {"check_replicas_every": 6}}, "use a multiple of .*(4)"),
         ({"sync_every": -1}, {}, "greater than or equal to 0"),

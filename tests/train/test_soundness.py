@@ -171,7 +171,7 @@ def test_a_snapshot_that_holds_nan_is_not_gone_on_from_after_a_failure(
     job.turn = one_step
     job.run(until=10)
     assert job.restored == [0, 8]
-    assert "model.second.bias holds NaN" in caplog.text
+    assert "model.second.bias contains NaN" in caplog.text
 
 
 def test_a_restart_for_another_reason_looks_at_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -109,7 +109,7 @@ def test_what_cannot_be_kept_is_refused_once_with_the_first_reason(
     assert news["state"] == "unable" and "64 MiB" in news["why"]
     kept.enter_loop()
     assert not kept.in_loop, "so its collectives raise, as in any process"
-    assert capfd.readouterr().err.count("is replaced when an attempt is broken") == 1
+    assert capfd.readouterr().err.count("is replaced when an attempt fails") == 1
 
 
 def test_a_worker_on_a_gpu_is_replaced_and_its_groups_are_pytorchs_own(

@@ -67,9 +67,9 @@ export class Curves {
   build() {
     this.clear();
     const data = this.data, known = CHARTS.filter(([key]) => (data.mean[key] || []).some((value) => value !== null));
-    const detail = data.width > 1 ? `each point stands for up to ${whole(data.width)} steps: band from least to greatest, line at the mean` : "every step";
+    const detail = data.width > 1 ? `each point covers up to ${whole(data.width)} steps: band from minimum to maximum, line at the mean` : "every step";
     this.says.textContent = known.length ? `Steps ${whole(data.first)} to ${whole(data.last)}, ${detail}. Drag to zoom, double click for all.`
-      : "No curve is kept: the script reports no steps (docs/guides/your-script.md), or the job is older than the curves.";
+      : "No curves: the script reports no steps (docs/guides/your-script.md), or the job was run by a version without curves.";
     const boxes = known.map(([key, name, unit]) => {
       const value = el("span");
       return { key, value, box: el("div", { class: "chart" }, el("h3", {}, name, el("span", {}, unit), value)) };
@@ -123,7 +123,7 @@ export function plot(box, { x, low, high, mean, other, log, byTime, sync, high_p
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   const line = (label, stroke, extra = {}) => ({ label, stroke, width: 1.3, points: { show: mean.length < 3 }, ...extra });
   const edge = { stroke: colour("--band"), points: { show: false }, width: 1 };
-  const series = [{}, { ...edge, label: "least" }, { ...edge, label: "greatest" }, line("mean", colour("--accent"))];
+  const series = [{}, { ...edge, label: "minimum" }, { ...edge, label: "maximum" }, line("mean", colour("--accent"))];
   const data = [x, low, high, mean];
   if (other) {
     series.push(line("other", colour("--mark-incident")));

@@ -4,7 +4,7 @@ import { colour, duration, el, moment, renew, share, sharp, show, timeTicks, tip
 import { ask, jobPath } from "./data.js";
 
 const QUANTITIES = {
-  step_s: ["Step time", "beside the median of all ranks at that time"],
+  step_s: ["Step time", "relative to the median of all ranks at that time"],
   wait: ["Waiting for data and copies", "share of the time"],
   late: ["Others wait for it", "share of the time, from when it enters collectives"],
 };
@@ -120,16 +120,16 @@ export class Heat {
     const { head } = this, empty = !head.at.length;
     this.canvas.hidden = empty;
     const [, unit] = QUANTITIES[this.quantity];
-    this.says.textContent = empty ? "No times of ranks are kept yet: they are taken while a controller runs."
-      : `${head.ranks} ranks, ${head.at.length} looks, ${duration(head.span_s.at(-1))} each; ${unit}; darkest at ${share(this.most, 0)}. `
+    this.says.textContent = empty ? "No times of ranks are recorded yet: they are recorded while a controller runs."
+      : `${head.ranks} ranks, ${head.at.length} samples, ${duration(head.span_s.at(-1))} each; ${unit}; darkest at ${share(this.most, 0)}. `
         + "Wheel zooms, arrow keys move, a click opens the rank's output.";
     if (empty) { show(this.slowest); return; }
     const high = Math.max(60, Math.min(HIGH, head.ranks * 12));
     sharp(this.canvas, high + AXIS, (context, width) => this.paint(context, width, high));
     const slow = [...this.mean.keys()].sort((a, b) => this.mean[b] - this.mean[a]).slice(0, 6).filter((rank) => this.mean[rank] > 0.02);
-    renew(this.slowest, slow.length ? el("b", {}, "most:") : "nobody stands out", slow.map((rank) =>
+    renew(this.slowest, slow.length ? el("b", {}, "most:") : "no rank stands out", slow.map((rank) =>
       el("a", { href: this.link(rank) }, `rank ${rank} ${share(this.mean[rank], 0)}`)));
-    this.canvas.setAttribute("aria-label", `${QUANTITIES[this.quantity][0]}: ${slow.map((rank) => `rank ${rank} ${share(this.mean[rank], 0)}`).join(", ") || "nobody stands out"}`);
+    this.canvas.setAttribute("aria-label", `${QUANTITIES[this.quantity][0]}: ${slow.map((rank) => `rank ${rank} ${share(this.mean[rank], 0)}`).join(", ") || "no rank stands out"}`);
   }
 
   paint(context, width, high) {

@@ -4,7 +4,7 @@ import { duration, el, moment, share, where } from "./dom.js";
 const SHOWN = 12, ALL = 500;
 
 export function incidents(name, found, at, more) {
-  if (!found.length) return el("p", { class: "quiet" }, "Nothing: there has been no incident.");
+  if (!found.length) return el("p", { class: "quiet" }, "No incidents.");
   const link = (one, text) => el("a", { href: `#/job/${encodeURIComponent(name)}/incident/${one.id}` }, text);
   const shown = more.all ? ALL : Math.max(SHOWN, at + 1);
   const rows = [...found].reverse().slice(0, shown).map((one, number) => el("tr", { class: number === at ? "current" : "" },
@@ -12,7 +12,7 @@ export function incidents(name, found, at, more) {
     el("td", { class: "n" }, one.confidence === null ? "" : share(one.confidence, 0)), el("td", { class: "long" }, one.summary, " ", el("span", { class: "quiet" }, where(one))),
     el("td", { class: "n" }, one.ended_at === null ? "open" : duration(one.ended_at - one.started_at)),
     el("td", { class: "n" }, duration(one.lost_s)), el("td", { class: "n" }, String(one.steps_lost))));
-  const heads = ["", "began", "cause", "sure", "what, and where", "until training", "cost", "steps"];
+  const heads = ["", "began", "cause", "confidence", "summary and place", "duration", "lost time", "lost steps"];
   return [causes(found), el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((text, n) =>
     el("th", { class: n === 0 || n === 3 || n > 4 ? "n" : "" }, text)))), el("tbody", {}, rows))),
   found.length > shown && el("p", { class: "quiet" }, `The newest ${shown} of ${found.length}. `,

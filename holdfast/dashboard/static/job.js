@@ -116,7 +116,7 @@ function facts(told) {
       fact("incidents", whole(told.incidents_count), count(told.restarts_count, "restart")),
       fact("age", duration(told.wall_s), `since ${moment(told.started_at).slice(5, 16)}`),
       told.cost !== null && fact("cost, about", cost(told.cost), `${figure(told.cost_per_hour)} an hour`)),
-    told.trouble && el("p", { class: "note alarm" }, `Not all of it can be read: ${told.trouble}`),
+    told.trouble && el("p", { class: "note alarm" }, `Incomplete: ${told.trouble}`),
     status.incomplete && el("p", { class: "note alarm" }, status.incomplete),
     told.controller === "away" && el("p", { class: "note alarm" }, `Its controller has died: holdfast resume ${told.job}`),
     status.waiting_for && el("p", { class: "note warn" }, `Waiting for ${status.waiting_for}`),

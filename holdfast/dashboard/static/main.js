@@ -45,7 +45,7 @@ function words(match) {
 
 function connected(yes) {
   link.className = yes ? "" : "lost";
-  link.textContent = yes ? "live" : "not connected: what is shown is of before";
+  link.textContent = yes ? "live" : "not connected: the data shown are old";
 }
 
 export function failure(error) {

@@ -14,7 +14,7 @@ export function output(name, rank) {
       let lines = [];
       const write = () => {
         const kept = filter ? lines.filter((line) => line.toLowerCase().includes(filter)) : lines, atEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
-        text.textContent = kept.join("\n") || (filter ? "no line has that" : "nothing was printed, or its log is gone");
+        text.textContent = kept.join("\n") || (filter ? "no line matches" : "no output, or its log was removed");
         if (atEnd) text.scrollTop = text.scrollHeight;
       };
       async function load() {

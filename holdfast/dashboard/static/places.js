@@ -12,7 +12,7 @@ export function places(name, told) {
     el("div", { class: "nodes" }, ours.slice(0, CARDS).map((node) => card(name, told, node))),
     ours.length > CARDS && rest(name, told, ours.slice(CARDS)),
     others.length > 0 && [el("h3", {}, `Spares and others: ${others.length}`), el("div", { class: "nodes" }, others.slice(0, CARDS).map((node) => card(name, told, node)))],
-    !status.nodes.length && el("p", { class: "quiet" }, "None: the job has ended, or waits for its first.")];
+    !status.nodes.length && el("p", { class: "quiet" }, "None: the job has ended, or waits for its first node.")];
 }
 
 function layout(told) {

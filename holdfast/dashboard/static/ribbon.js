@@ -13,7 +13,7 @@ export class Ribbon {
     this.picture = el("div", { class: "picture" }, this.canvas, this.tip);
     this.bill = el("div");
     this.sum = el("div");
-    this.whole = el("button", { onclick: () => this.reset(), title: "Whole life (r)" }, "Whole life");
+    this.whole = el("button", { onclick: () => this.reset(), title: "Whole job (r)" }, "Whole job");
     head.append(el("span", { class: "quiet noprint" }, "drag to zoom"), this.whole);
     show(place, this.picture, el("div", { class: "columns" }, el("div", {}, this.bill), el("div", {}, this.sum)));
     this.span = null;

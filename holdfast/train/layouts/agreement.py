@@ -32,7 +32,7 @@ def require_same_gradients(parameters: Iterable[tuple[str, torch.Tensor]], tp: D
         raise Error(
             "layout-invalid",
             f"the gradient of {name} differs between the ranks along tp",
-            why="each of them has all of this parameter, but it was given a part of what the "
+            why="each of them holds the whole parameter, but applies it to a part of what the "
             "divided layers compute, such as some of the heads",
             help=f'name its module in the plan: "{name.rpartition(".")[0]}": '
             '"replicated_with_grad_allreduce" if it is applied to each head (batch, places, heads, '

@@ -99,10 +99,10 @@ def _context(
         )
     if wishes.places is None:
         raise unsupported(
-            "it is not known what in the model depends on the place in a sequence",
-            "parallel.cp divides sequences, so a rank has places from the middle",
+            "it is not known what in the model depends on the position in a sequence",
+            "parallel.cp divides sequences, so a rank has positions from the middle",
             'run.parallelize(model, places=["rope"]): names of buffers whose first dimension is '
-            "the place; places=[] if there are none",
+            "the position; places=[] if there are none",
         )
     return SharedContext(mesh()["cp"], model, wishes.places)
 

@@ -192,5 +192,5 @@ def _unknown_buffer(name: str, buffers: Iterable[str]) -> Error:
         "layout-invalid",
         f"the model has no buffer {name!r}",
         why=f"its buffers: {', '.join(buffers) or 'none'}",
-        help="name buffers whose first dimension is the place in the sequence",
+        help="name buffers whose first dimension is the position in the sequence",
     )

@@ -120,7 +120,7 @@ def _require_no_parameters(owner: nn.Module, path: str) -> None:
         raise Error(
             "layout-invalid",
             f"the parameter {own[0]} belongs to no stage of a pipeline",
-            why="it is not in a module of its own, so it cannot be left to one stage",
+            why="it is not in a module of its own, so it cannot be assigned to one stage",
             help="put it into a module, such as nn.Embedding, or into the blocks",
         )
 
@@ -133,7 +133,7 @@ def _require_untied(model: nn.Module) -> None:
             raise Error(
                 "layout-invalid",
                 f"{other} and {name} are one parameter, which a pipeline would have on two stages",
-                why="the stages would change it apart",
+                why="each stage would update a copy of its own",
                 help="do not tie them (tie_word_embeddings: false), or use parallel.pp: 1",
             )
 

@@ -114,8 +114,8 @@ class Stepper:
             raise Error(
                 "layout-invalid",
                 "run.train_step() was called without targets= or loss=",
-                why="with pp or cp the model gives scores, of which the loss is computed at the "
-                "end of the pipeline, and for this rank's part of the sequences",
+                why="with pp or cp the loss is computed from the output of the model: in the last "
+                "stage of the pipeline, for this rank's part of the sequences",
                 help="run.train_step(optimizer, tokens, targets=targets, loss=cross_entropy)",
             )
         if context is None:

@@ -209,7 +209,7 @@ def tie_again(model: nn.Module, first: str, other: str) -> None:
         raise Error(
             "layout-invalid",
             f"{first} and {other} are one parameter, which the plan divides in two ways",
-            why="they would be changed apart",
+            why="the two copies would diverge",
             help=f'divide both alike: an embedding by "{FIRST[0]}" and a head by "{LAST[0]}"; or '
             "do not tie them (tie_word_embeddings: false)",
         )

@@ -68,7 +68,7 @@ def test_garbage_where_rank_0_will_be_is_not_the_end() -> None:
 
 
 def test_whoever_does_not_come_is_named() -> None:
-    with pytest.raises(TimeoutError, match=r"ranks 1, 2 have not come to 127\.0\.0\.1"):
+    with pytest.raises(TimeoutError, match=r"ranks 1, 2 have not connected to 127\.0\.0\.1"):
         meet(seat(free_port("127.0.0.1"), 0), "host", 0.1)
 
 

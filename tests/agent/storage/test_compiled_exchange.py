@@ -128,7 +128,7 @@ def test_a_name_that_leads_elsewhere_ends_it(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "compiled"
     with member({"inductor/a/c.so": b"code", name: b"evil"}, most=0) as address:
         came = fetch(address, KEY, folder, MACHINE)
-    assert "is no name of a compiled file" in came.why and held(tmp_path) == {}
+    assert "is not the name of a compiled file" in came.why and held(tmp_path) == {}
 
 
 def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

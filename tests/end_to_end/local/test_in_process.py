@@ -135,7 +135,7 @@ def test_what_cannot_be_kept_is_replaced_and_says_why(home: Path) -> None:
     assert len(losses) == STEPS and pids(job, 0)[1] != pids(job, 0)[2]
     told = [taken for taken in job.incidents()[0].actions if taken.action == "ReplaceProcesses"]
     assert "process group" in told[0].reason
-    assert job.said().count("is replaced when an attempt is broken") == 1
+    assert job.said().count("is replaced when an attempt fails") == 1
 
 
 @long
