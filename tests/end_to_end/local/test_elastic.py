@@ -1,5 +1,6 @@
 """A job trains on with the nodes that are left, and with all of them once they are back."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,16 @@ def each_step_had_its_samples_once(job: RunningJob) -> None:
     assert [sorted(samples) for samples in steps] == [sorted(next(tickets)[2]) for _ in steps]
 
 
-def of_three_nodes(home: Path, *, fewest: int, **spec: Any) -> RunningJob:
+def of_three_nodes(
+    home: Path, *, fewest: int, elasticity: dict[str, Any] | None = None, **spec: Any
+) -> RunningJob:
     """Nodes after the first three wait for a file (`gate.py`)."""
     return RunningJob(
         home,
         script=str(SCRIPTS / "elastic.py"),
         args=["--out", str(home.parent / "out")],
         nodes={"count": 3},
-        elasticity={"min_nodes": fewest},
+        elasticity={"min_nodes": fewest, **(elasticity or {})},
         snapshots={"every_steps": 1},
         warm={"preload": ["tests.end_to_end.local.gate"]},
         **spec,
@@ -108,3 +111,28 @@ def test_a_lost_node_is_gone_without_and_no_sample_is_lost_or_used_twice(home: P
         log = (job.folder / "logs" / f"attempt-{attempt}" / "rank-0.log").read_text()
         assert f"{sizes} ranks" in log and " from memory" in log
     each_step_had_its_samples_once(job)
+
+
+@pytest.mark.skipif(not MORE, reason="HOLDFAST_TEST_MORE is not set")
+def test_with_scale_lr_ranks_keep_their_batch_and_the_rate_follows_their_number(home: Path) -> None:
+    warm_up = 20
+    job = of_three_nodes(
+        home, fewest=2, elasticity={"batch": "scale_lr", "warmup_steps": warm_up}
+    ).start()
+    job.wait_step(10)
+    job.kill_node(job.member(1))
+    trains_on(job, 2, attempt=2, steps=2 * warm_up)
+    (job.out / "enough").touch()
+    job.wait_end()
+    told = {one["step"]: one["metrics"] for one in job.metrics()}
+    by_size = {
+        size: [told[step]["lr_scale"] for step in sorted(told) if told[step]["world_size"] == size]
+        for size in (3, 2)
+    }
+    assert set(by_size[3]) == {1.0}
+    ramp, rest = by_size[2][: warm_up + 1], by_size[2][warm_up:]
+    falls = [before - after for before, after in pairwise(ramp)]
+    assert falls == pytest.approx([(1 - 2 / 3) / warm_up] * warm_up), "a straight line"
+    assert rest and rest == pytest.approx([2 / 3] * len(rest))
+    ranks = {len(samples) for samples in used(job)}
+    assert ranks == {2 * 3, 2 * 2}, "two of each rank, whatever their number"

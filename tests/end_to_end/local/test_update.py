@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob, program, small
+from tests.more import long
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -89,6 +90,27 @@ def test_updates_change_no_bit_and_lose_no_step_and_bad_ones_stop_nothing(home: 
     ]
     assert sum(one.steps_lost for one in found if one.cause == "updated") == 0
     assert "Revert" in [done.action for done in found[2].actions]
+    versions = {one.version: one for one in job.status().updates}
+    assert [versions[number].incidents for number in (5, 6)] == [(2, 4), (3,)]
+    kept = {path.name for path in (job.folder / "code").iterdir()}
+    assert {versions[5].code, versions[6].code} <= kept, "each can be looked at, and come back"
+
+
+@long
+@pytest.mark.parametrize("when", ["now", "next-step"])
+def test_a_version_whose_loss_leaves_its_band_is_taken_back(home: Path, when: str) -> None:
+    job = small(home, args=["--steps", "100000", "--pause", "0.05"], **TOGETHER).start()
+    job.wait_step(50)
+    worse = ("    loss.backward()", "    loss = loss * 1e6\n    loss.backward()")
+    assert update(job, "--code", code(home, worse), "--when", when).returncode == 0
+    status = job.wait_until(lambda s: s.attempt == 3 and s.phase == "running", "the one before")
+    assert status.version == 1
+    assert job.status().updates[0].stage == "reverted"
+    changed, diverged = job.incidents()
+    assert (changed.cause, diverged.cause, diverged.version) == ("updated", "diverged", 2)
+    assert "the loss rose to" in diverged.summary and status.restarts_count == 0
+    assert update(job, "--set", f"steps={(status.step or 0) + 10}").returncode == 0
+    job.wait_end()
 
 
 def wait_for(job: RunningJob, path: Path) -> None:

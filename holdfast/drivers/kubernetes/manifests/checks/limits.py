@@ -126,8 +126,9 @@ LIMITS: dict[str, Limit] = {
     "elasticity": ELASTIC,
     "elasticity.max_nodes": Limit(
         managed("pods", "cronjob", "job", "pytorchjob") | plain(*TORCHRUN, "paddlejob"),
-        "the engine creates a fixed number of pods; Holdfast adds more with engines `pods`, `job` "
-        "and `pytorchjob` only",
+        "the engine creates a fixed number of pods (the trainer of a TrainJob is immutable, "
+        "a JobSet changes with the alpha gate ElasticJobSet only); Holdfast adds more with "
+        "engines `pods`, `job` and `pytorchjob`",
     ),
     "elasticity.batch": AGENTS,
     "elasticity.warmup_steps": AGENTS,
