@@ -1,11 +1,14 @@
 """The reference is what the code says; `make docs` writes it anew."""
 
+import re
+
 import msgspec
 import pytest
 
 from docs.generate import BY_HAND, GUIDES, NOTICE, PAGES, REFERENCE
 from docs.troubleshooting import guide_notice
 from holdfast.checkpoint import manifest
+from holdfast.controller.policies.situation import Rung
 from holdfast.errors import SLUGS, ExitStatus
 from holdfast.spec.load import job_schema
 
@@ -22,6 +25,12 @@ def test_a_page_is_up_to_date(page: str) -> None:
 @pytest.mark.parametrize("page", GUIDES)
 def test_a_guide_from_a_template_is_up_to_date(page: str) -> None:
     assert (REFERENCE.parent / "guides" / page).read_text() == guide_notice(page) + GUIDES[page]()
+
+
+def test_the_picture_of_the_ladder_has_each_of_its_steps() -> None:
+    page = (REFERENCE.parent / "concepts" / "recovery.md").read_text()
+    picture = page.partition("```mermaid\n")[2].partition("```")[0]
+    assert not [step for step in Rung if not re.search(rf"\b{step}\b", picture)]
 
 
 def test_there_is_no_page_that_nobody_writes() -> None:
