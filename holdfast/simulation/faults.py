@@ -131,6 +131,18 @@ def _mass_freezes(world: "World") -> None:
             world.env.after(for_s, agent.wake)
 
 
+def _suspensions(world: "World") -> None:
+    """A laptop is closed: all that is on one machine stands still, and goes on a minute later, in
+    any order. Nobody has been away for that, so nobody may be given up."""
+    for_s = world.env.between(30.0, 90.0)
+    for agent in world.living():
+        if not agent.frozen:
+            agent.freeze()
+            world.env.after(for_s + world.env.between(0.001, 0.2), agent.wake)
+    if world.control is not None:
+        world.control.stall(for_s + world.env.between(0.001, 0.2))
+
+
 def _node_hangs(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None and not agent.frozen:
@@ -517,6 +529,7 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "agent_freezes": _agent_freezes,
     "node_hangs": _node_hangs,
     "mass_freezes": _mass_freezes,
+    "suspensions": _suspensions,
     "partitions": _partitions,
     "switch_cuts": _switch_cuts,
     "rack_losses": _rack_losses,

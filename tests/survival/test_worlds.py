@@ -11,6 +11,7 @@ import pytest
 from holdfast.actions import Entry
 from holdfast.controller import Controller, Phase
 from holdfast.events import NodeLost
+from holdfast.simulation.faults import FAULTS
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.world import World
 from tests.more import MORE, sample
@@ -18,9 +19,9 @@ from tests.simulation.test_world import lived, quiet
 
 SEEDS = range(8 if MORE else 1)
 OFTEN, SELDOM = 400.0, 100.0  # times a day
-FAULTS = {"worker_kills": OFTEN, "node_deaths": 200.0}
+RECOVERS = {"worker_kills": OFTEN, "node_deaths": 200.0}
 SENTENCES: dict[str, dict[str, float]] = {
-    "a second fault in every phase of the recovery from the first": FAULTS,
+    "a second fault in every phase of the recovery from the first": RECOVERS,
     "a spare that dies while it is promoted": {"node_deaths": 200.0, "spare_deaths": OFTEN},
     "updates while it recovers, and two at once": {"worker_kills": 200.0, "updates": OFTEN},
     "a size that changes while nodes are lost": {"node_deaths": 300.0},
@@ -34,6 +35,7 @@ SENTENCES: dict[str, dict[str, float]] = {
     "processes that are stopped for up to a minute": {
         "controller_stalls": OFTEN, "worker_kills": SELDOM,
     },
+    "everything suspended for a minute": {"suspensions": SELDOM, "worker_kills": SELDOM},
     "machines that take their node with them": {"machine_losses": 100.0, "worker_kills": SELDOM},
 }  # fmt: skip
 BATCHES = ("keep_global_batch", "scale_lr")
@@ -124,3 +126,20 @@ def lost_while_saving(world: World) -> int:
         lost += saving and isinstance(entry.event, NodeLost)
         controller.handle(entry.event, entry.at)
     return lost
+
+
+def test_of_a_suspended_machine_no_node_is_lost_and_nothing_is_restarted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suspend, times = FAULTS["suspensions"], list[float]()
+
+    def counted(world: World) -> None:
+        times.append(world.env.now)
+        suspend(world)
+
+    monkeypatch.setitem(FAULTS, "suspensions", counted)
+    hard = world_of("everything suspended for a minute", 0, loses=False)
+    world = lived(msgspec.structs.replace(hard, rates={"suspensions": 400.0}))
+    assert len(times) > 5
+    assert not moments(world).keys() & {"NodeLost", "WorkerFailed"}
+    assert world.referees.attempts == 1

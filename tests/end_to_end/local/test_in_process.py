@@ -72,6 +72,9 @@ def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
     first, second = pids(job, 0), pids(job, 1)
     assert first[1] == first[2] != first[3], "rank 0 survives the first fault"
     assert second[1] != second[2] == second[3], "the new rank 1 survives the second one"
+    for pid in (first[1], second[2]):
+        built = job.out.parent / f"out-{job.name}" / f"built-{pid}"
+        assert built.read_text() == "imported and built\n", "once, whatever it survived"
     for number, incident in enumerate(job.incidents()):
         assert incident.cause == "worker-killed" and incident.steps_lost <= 1
         assert "KeepProcesses" in actions(job, number), incident.actions
