@@ -17,7 +17,10 @@ import psutil
 import pytest
 import torch
 
-from holdfast.controller.phases import Phase
+from holdfast import journal
+from holdfast.controller import Controller, Limits, Phase
+from holdfast.events import NodeLost
+from holdfast.spec import job_from_yaml
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
 from tests.end_to_end.local.test_elastic import each_step_had_its_samples_once, of_three_nodes
 from tests.more import long
@@ -26,7 +29,9 @@ from tests.warm import holdfast
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left"), long]
 
 OFFSETS_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # between two faults: all phases of a recovery
-SUSPENDED_S = 60.0
+SUSPENDED_S, SHORTLY_S = 60.0, 10.0
+ROUNDS_MAX = 5
+RECOVERY = {Phase.RECOVERING, Phase.STARTING}
 STORM_S, STORM_FAULTS = 600.0, 100
 
 
@@ -69,23 +74,34 @@ def endless(home: Path, **spec: Any) -> RunningJob:
     return small(home, args=["--steps", "1000000", "--pause", "0.05"], **spec).start()
 
 
-def test_a_second_fault_in_every_phase_of_recovery_from_the_first(home: Path) -> None:
-    job = endless(home, spares=2, recovery={"max_restarts": 1000})
+@pytest.mark.parametrize("mode", ["processes", "in_process"])
+def test_a_second_fault_in_every_phase_of_recovery_from_the_first(home: Path, mode: str) -> None:
+    job = endless(home, spares=2, recovery={"max_restarts": 1000, "mode": mode})
     job.wait_step(5)
-    phases = set[str]()
-    for number, offset_s in enumerate(OFFSETS_S):
+    for number, offset_s in enumerate(OFFSETS_S * ROUNDS_MAX):
+        if number >= len(OFFSETS_S) and phases_of_losses(job) >= RECOVERY:
+            break
         attempt = job.status().attempt
         victim = job.agent(job.member(number % 2))
         kill_worker(job, rank=1 - number % 2)
         job.wait_until(lambda s, a=attempt: s.attempt > a or s.phase != "running", "it is noticed")  # type: ignore[misc]
         let_pass(offset_s)  # a moment of the recovery, whichever it is
-        phases.add(job.status().phase)
         os.kill(victim, signal.SIGKILL)
         trains(job, attempt)
         job.wait_until(lambda s: sum(n.state == "spare" for n in s.nodes) == 2, "spares are back")
-    assert len(phases & {p.value for p in Phase}) >= 2, phases
+    assert phases_of_losses(job) >= RECOVERY
     set_steps(job, 30)
     finishes(job)
+
+
+def phases_of_losses(job: RunningJob) -> set[Phase]:
+    """In which phases of the job nodes were lost, by its journal."""
+    controller, phases = Controller(Limits.of(job_from_yaml(job.file))), set[Phase]()
+    for entry in journal.entries(job.folder / "journal.jsonl"):
+        if isinstance(entry.event, NodeLost):
+            phases.add(controller.state.phase)
+        controller.handle(entry.event, entry.at)
+    return phases
 
 
 def test_a_spare_that_dies_while_it_is_promoted(home: Path) -> None:
@@ -155,10 +171,14 @@ def test_a_resize_while_it_saves_and_one_beside_a_node_loss(home: Path) -> None:
     each_step_had_its_samples_once(job)
 
 
-@pytest.mark.parametrize("harm", ["worker", "node 0", "node 1", "spare", "update"])
+STOPS = ("worker", "node 0", "node 1", "both nodes", "worker and node 0", "promoted spare")
+
+
+@pytest.mark.parametrize("harm", [*STOPS, "spare", "update", "suspension"])
 def test_the_controller_is_lost_in_each_of_these(home: Path, harm: str) -> None:
-    job = endless(home, spares=1)
-    job.wait_step(5)
+    shared = {"path": str(home.parent / "shared"), "every_s": 1}
+    job = endless(home, spares=2, checkpoints={"shared": shared})
+    job.wait_until(lambda s: bool(s.checkpoints and s.checkpoints[0].step), "it is saved")
     attempt = job.status().attempt
     if harm == "update":
         set_steps(job, 400)
@@ -166,12 +186,31 @@ def test_the_controller_is_lost_in_each_of_these(home: Path, harm: str) -> None:
         _harm(job, harm)
     job.kill_controller()
     job.resume()
-    if harm in ("worker", "node 0", "node 1"):
+    if harm in STOPS:
         trains(job, attempt)
     else:
         job.wait_until(lambda s: s.controller == "alive" and s.phase == "running", "it goes on")
     set_steps(job, 30)
     finishes(job)
+
+
+def test_the_controller_is_lost_while_the_size_changes_and_a_node_goes(home: Path) -> None:
+    job = of_three_nodes(home, fewest=1).start()
+    job.wait_step(10)
+    assert holdfast("scale", job.name, "2").returncode == 0
+    job.kill_controller()
+    job.resume()
+    job.wait_until(lambda s: s.size == 2 and s.phase == "running", "two nodes")
+    (job.folder / "go").touch()
+    assert holdfast("scale", job.name, "3").returncode == 0
+    job.kill_node(job.member(1))
+    job.kill_controller()
+    job.resume()
+    job.wait_until(lambda s: s.size == 3 and s.phase == "running", "three nodes")
+    job.wait_step((job.status().step or 0) + 5)
+    (job.out / "enough").touch()
+    job.wait_end()
+    each_step_had_its_samples_once(job)
 
 
 def _harm(job: RunningJob, harm: str) -> None:
@@ -180,6 +219,26 @@ def _harm(job: RunningJob, harm: str) -> None:
             kill_worker(job)
         case ["node", rank]:
             job.kill_node(job.member(int(rank)))
+        case ["both", "nodes"]:
+            job.kill_node(job.member(0), job.member(1))
+        case ["worker", "and", "node", rank]:
+            victim = job.member(int(rank))
+            kill_worker(job)
+            job.kill_node(victim)
+        case ["promoted", "spare"]:
+            spare = next(n.name for n in job.status().nodes if n.rank is None)
+            job.kill_node(job.member(1))
+            job.wait_until(
+                lambda s: any(n.name == spare and n.rank is not None for n in s.nodes), "promoted"
+            )
+            job.kill_node(spare)
+        case ["suspension"]:
+            everybody = [*_processes(job)]
+            for process in everybody:
+                process.suspend()
+            let_pass(SHORTLY_S)
+            for process in reversed(everybody[1:]):  # the controller is killed where it stands
+                process.resume()
         case _:
             job.kill_node(next(n.name for n in job.status().nodes if n.rank is None))
 
