@@ -55,7 +55,7 @@ class Forkserver:
         """Prepare, then fork on request. Returns only in a child; the server itself exits."""
         first = fork_protocol.receive_request(self._sock)
         if first is None or not isinstance(first[0], fork_protocol.Prepare):
-            sys.exit("the agent was gone before it said what to prepare")
+            sys.exit("the agent exited before sending its setup")
         self._program = first[0].program
         if unfit := prepare(first[0], self._tell_import):
             self._tell(fork_protocol.Unfit(modules=unfit))

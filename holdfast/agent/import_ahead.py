@@ -85,7 +85,7 @@ class ImportsAhead:
         """The forkserver has died before it was ready."""
         self._failed_starts += 1
         if self._now is not None and self._failed_starts >= PRELOAD_TRIES:
-            times = f"the forkserver has died of it {PRELOAD_TRIES} times ({why})"
+            times = f"it crashed the forkserver {PRELOAD_TRIES} times ({why})"
             self.leave_out({self._now.module: times})
             self._failed_starts = 0
 
@@ -98,7 +98,7 @@ class ImportsAhead:
         """The module, and why, that this forkserver stands still at; nothing if none."""
         if self._now is None or not self._now.stands_still(lambda: _usage(pid), now):
             return {}
-        return {self._now.module: f"the import did nothing for {STILL_S:.0f} s"}
+        return {self._now.module: f"the import made no progress for {STILL_S:.0f} s"}
 
 
 def _usage(pid: int) -> Usage | None:

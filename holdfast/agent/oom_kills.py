@@ -44,5 +44,5 @@ class OomKills:
     def _limit(self) -> str:
         limits = [limit for folder in self._groups if (limit := limit_of(folder)) is not None]
         if not limits:
-            return "the memory of the machine is used up"
+            return "the machine is out of memory"
         return f"memory limit {min(limits) // MIB:,} MiB"

@@ -40,9 +40,9 @@ FREE_BYTES = 1 << 30  # of the disk, below which nothing is written: snapshots a
 READ_S = 120.0  # for one trace to be read and compressed
 
 _SLOW = {
-    ProfileStage.ASKED: "it did not come to the end of a step",
-    ProfileStage.PREPARING: "it did not come to the end of the step that warms up the profiler",
-    ProfileStage.RECORDING: "its steps were not over",
+    ProfileStage.ASKED: "it did not complete a step",
+    ProfileStage.PREPARING: "it did not complete the warm-up step of the profiler",
+    ProfileStage.RECORDING: "its steps were not completed",
     ProfileStage.WRITING: "it had not written its trace",
 }
 
@@ -167,7 +167,7 @@ async def _answer(asked: _Asked, order: TakeProfile) -> ProfileNotes:
             death = asked.worker.death
             return ProfileNotes(why=f"its worker ended: {death.words if death else 'parked'}")
         if slot.wanted != asked.number:
-            return ProfileNotes(why="another profile was asked for meanwhile")
+            return ProfileNotes(why="another profile was requested meanwhile")
         if time.monotonic() >= end:
             slow = _SLOW[slot.stage]
             slot.withdraw()
@@ -188,7 +188,7 @@ def _part(folder: Path, order: TakeTracePart) -> TracePart:
             file.seek(order.offset)
             return msgspec.structs.replace(told, size=size, data=file.read(TRACE_PART_BYTES))
     except FileNotFoundError:
-        why = "its node has it no longer: another profile was taken meanwhile"
+        why = "its node no longer has it: another profile was taken meanwhile"
     except OSError as error:
         why = f"its node: {error}"
     return msgspec.structs.replace(told, why=why)

@@ -182,7 +182,7 @@ def _reason(said: str) -> str:
     told = [line.strip() for line in said.split("Stack backtrace:")[0].splitlines()]
     told = [line for line in told if line and line != "Caused by:"]
     if not told:
-        return "py-spy failed without a word"
+        return "py-spy failed without output"
     last = told[-1].partition(": ")[2] if told[-1][:1].isdigit() else told[-1]
     return f"py-spy: {told[0].removeprefix('Error: ')}" + (f": {last}" if last != told[0] else "")
 
@@ -191,7 +191,7 @@ def _read(out: bytes) -> list[ThreadStack]:
     try:
         found = _threads.decode(out)
     except msgspec.MsgspecError as error:
-        raise DumpError(f"py-spy answered something else: {error}") from error
+        raise DumpError(f"unexpected output of py-spy: {error}") from error
     threads = [_thread(thread) for thread in found if thread.frames or thread.thread_name == MAIN]
     if not any(thread.frames for thread in threads):
         raise DumpError("the process runs no Python code")

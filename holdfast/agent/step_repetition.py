@@ -101,7 +101,7 @@ class StepRepetition:
         while not why and mine == self._newest and self.running:
             why = next(filter(None, map(_failure, self._workers)), "")
             if time.monotonic() > end:
-                why = f"it did not come to the end of step {order.step} within {ENOUGH_S:g} s"
+                why = f"it did not complete step {order.step} within {ENOUGH_S:g} s"
             await asyncio.sleep(LOOK_S)
         for worker in self._workers:
             processes.signal(worker, signal.SIGKILL)

@@ -59,7 +59,7 @@ class TrackerHandle:
         """Start it once rank 0 has told of a step here, end it once rank 0 is elsewhere."""
         first = attempt is not None and attempt.order.node_rank == 0  # has rank 0
         if self._process is not None and self._process.poll() is not None:
-            note(f"agent: tracking has ended with status {self._process.returncode}; again later")
+            note(f"agent: tracking exited with status {self._process.returncode}; retrying later")
             self._process, self._begin_at = None, time.monotonic() + AGAIN_S
         due = self._process is None and time.monotonic() >= self._begin_at
         if first and records_count and due:

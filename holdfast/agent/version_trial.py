@@ -79,7 +79,7 @@ class VersionTrial:
         tried: dict[int, Worker] = {}
         while time.monotonic() < end:
             if not ready.tries(program):
-                return "" if program == processes.program else "another version was asked for"
+                return "" if program == processes.program else "another version was requested"
             if not tried:
                 ready.try_out(program)  # there may have been no forkserver
                 tried = dict(processes.workers.trial)
@@ -91,7 +91,7 @@ class VersionTrial:
             if tried and all(_waits_at(worker) for worker in tried.values()):
                 return _ended(tried)
             await asyncio.sleep(LOOK_S)
-        return f"the script did not come to join() within {ENOUGH_S:g} s"
+        return f"the script did not reach join() within {ENOUGH_S:g} s"
 
 
 def _waits_at(worker: Worker) -> str:

@@ -36,7 +36,7 @@ async def _status(host: str, port: int, tls: ssl.SSLContext | None) -> int:
         writer.close()
     version, _, rest = line.partition(b" ")
     if not version.startswith(b"HTTP/"):
-        raise ValueError(f"no answer of a web server: {line[:40]!r}")
+        raise ValueError(f"not an HTTP response: {line[:40]!r}")
     return int(rest.split(b" ", 1)[0])
 
 

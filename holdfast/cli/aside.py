@@ -80,7 +80,7 @@ class Aside(io.TextIOBase):
         with self._changed:
             while not (self._texts or self._closing):
                 self._changed.wait()
-            lost = f"holdfast: {self._left_out} pieces of text were left out here\n"
+            lost = f"holdfast: {self._left_out} messages were dropped here\n"
             found = (lost if self._left_out else "") + "".join(self._texts)
             self._left_out = 0
             self._texts.clear()

@@ -26,11 +26,11 @@ def chaos(
     name: JobName = None,
     fault: Annotated[str | None, typer.Option("--fault", help="Which fault; see --list.")] = None,
     rank: Annotated[
-        int | None, typer.Option("--rank", min=0, help="To which rank. Default: one by chance.")
+        int | None, typer.Option("--rank", min=0, help="To which rank. Default: a random one.")
     ] = None,
     for_s: Annotated[
         float,
-        typer.Option("--for", min=0.0, help="Seconds until a fault that lasts is taken back."),
+        typer.Option("--for", min=0.0, help="Seconds until a lasting fault is reverted."),
     ] = 10.0,
     list_: Annotated[bool, typer.Option("--list", help="List the faults.")] = False,
     on: On = Where.LOCAL,
@@ -129,7 +129,7 @@ def _undone(injected: "Injected", for_s: float) -> str:
     if injected.undo is None:
         return ""
     end = time.monotonic() + for_s
-    talk(f"it is taken back after {for_s:g} s (Ctrl-C: now)")
+    talk(f"it is reverted after {for_s:g} s (Ctrl-C: now)")
     try:
         while time.monotonic() < end:
             time.sleep(TICK_S)

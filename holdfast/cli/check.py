@@ -44,7 +44,7 @@ def check(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only what takes some seconds together.")
+        bool, typer.Option("--quick", help="Only checks that take a few seconds in total.")
     ] = False,
     on: On = Where.LOCAL,
     context: Context = None,
@@ -57,7 +57,7 @@ def check(
         if name or path or against or quick:
             raise Error(
                 "usage",
-                "options of a check of this machine do not go with the name of a job",
+                "options of a check of this machine exclude the name of a job",
                 why=f"the spares of {job} check the disks that the job saves to, quickly",
                 help=f"holdfast check {job}",
             )
@@ -106,7 +106,7 @@ def _remember(failed: str) -> None:
     try:
         note_check(failed)
     except OSError as error:
-        talk(f"note: the result is not remembered: {error.strerror}")
+        talk(f"note: the result cannot be recorded: {error.strerror}")
 
 
 def _table(found: "list[CheckResult]") -> str:

@@ -28,7 +28,7 @@ def check_spares(name: str, reach: Reach | None, *, as_json: bool) -> None:
         rows = [(n, "failed" if why else "ok", why) for n, why in sorted(told.found.items())]
         result(table(("SPARE", "RESULT", "FOUND"), rows))
     else:
-        talk(f"{job} has no spare that can be asked")
+        talk(f"{job} has no spare that can be checked")
     for node in told.missing:
         talk(f"{node} did not answer")
     if failed:

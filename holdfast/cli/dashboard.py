@@ -34,7 +34,7 @@ def dashboard(
         bool,
         typer.Option(
             "--cluster-tokens",
-            help="Let in who shows a token of the cluster that may read ConfigMaps and logs.",
+            help="Accept tokens of the cluster that may read ConfigMaps and logs.",
         ),
     ] = False,
     on: On = Where.LOCAL,
@@ -52,7 +52,7 @@ def dashboard(
             raise _usage("a folder and a cluster", "the page shows jobs of one place")
         _of_cluster(reach, serving, cluster_tokens)
     elif cluster_tokens:
-        raise _usage("--cluster-tokens without a cluster", "there is nobody to ask about a token")
+        raise _usage("--cluster-tokens without a cluster", "only a cluster can verify its tokens")
     else:
         _of_folder(folder, serving)
 

@@ -81,7 +81,7 @@ def _shown(readings: list[Reading], told_already: str = "") -> str:
         lines += [label + "; ".join(texts)] if texts else []
     if len(lines) > SHOWN_MAX:
         lines[SHOWN_MAX:] = [f"and {len(lines) - SHOWN_MAX} more"]
-    return "\n".join(lines) or "nothing of note"
+    return "\n".join(lines) or "no findings"
 
 
 def _history(log: KernelLog) -> str:
@@ -97,4 +97,4 @@ def _history(log: KernelLog) -> str:
         elif trouble is not None:
             kinds[trouble.condition] += 1
     told = ", ".join(f"{kind} {count} times" for kind, count in kinds.most_common(SHOWN_MAX))
-    return f"readable; it tells of {told}" if told else "readable; it tells of no fault"
+    return f"readable; it reports {told}" if told else "readable; no fault reported"

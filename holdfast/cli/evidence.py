@@ -21,7 +21,7 @@ def nodes(incident: "Incident", *, with_output: bool) -> Iterator[str]:
             yield from (f"  {line}" for line in _rank(one, with_output=shown))
         yield from (f"  {line}" for line in _kernel(node))
     if incident.missing:
-        yield f"\nnot heard of: {', '.join(incident.missing)}"
+        yield f"\nno answer from: {', '.join(incident.missing)}"
 
 
 def _rank(one: "RankEvidence", *, with_output: bool) -> Iterator[str]:

@@ -65,7 +65,7 @@ def logs(
         str | None, typer.Option("--grep", help="Only lines in which this is found (a regex).")
     ] = None,
     level: Annotated[
-        Level | None, typer.Option("--level", help="Only lines of this level or a graver one.")
+        Level | None, typer.Option("--level", help="Only lines of this level or higher.")
     ] = None,
     once: Annotated[
         bool, typer.Option("--unique", help="Lines that many ranks wrote only once, with a count.")

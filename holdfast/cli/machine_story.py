@@ -52,7 +52,7 @@ def history_lines(fields: dict[str, Any]) -> list[str]:
         for one in cast("list[dict[str, Any]]", fields["history"])
     ]
     if fields["lemon"]:
-        lines.append(f"{name}: {LEMON_SCORE} or more kinds of trouble: better replaced for good")
+        lines.append(f"{name}: {LEMON_SCORE} or more kinds of faults: replace it permanently")
     return lines
 
 
@@ -64,4 +64,4 @@ def time_text(at: float) -> str:
 def _end(one: dict[str, Any]) -> str:
     if one["ended_at"] is not None:
         return f"{one['ended']} {one['ended_at']}"
-    return f"checked again {one['until']}" if one["until"] else "stays out until a person lifts it"
+    return f"checked again {one['until']}" if one["until"] else "until it is lifted manually"

@@ -28,7 +28,7 @@ def show(job: str | None, as_json: bool) -> None:
     if found:
         result("\n" + table(HEADER, map(_row, found)))
     if any(fields["lemon"] for fields in found):
-        talk(f"a node with {LEMON_SCORE} of {len(LemonSignal)} signals is better replaced for good")
+        talk(f"replace nodes with {LEMON_SCORE} of {len(LemonSignal)} signals permanently")
 
 
 def _check(machine: dict[str, Any]) -> str:

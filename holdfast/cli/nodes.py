@@ -55,7 +55,7 @@ def _show(session: Session, as_json: bool) -> None:
         json_result(found)
         return
     if not found:
-        talk("no machine is cordoned by Holdfast, or remembered for trouble")
+        talk("no machine is cordoned by Holdfast, or has recorded faults")
         return
     result(table(HEADER, map(_row, found)))
     for fields in found:

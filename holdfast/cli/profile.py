@@ -175,7 +175,7 @@ def _require_any(told: "Answered[ProfileReply]") -> None:
     if reply.refused:
         raise Error(
             "profile-refused",
-            f"no profile of {told.job} was begun",
+            f"no profile of {told.job} was started",
             why=reply.refused,
             help=remedy,
         )

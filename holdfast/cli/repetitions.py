@@ -157,7 +157,7 @@ def _failed(job: str, name: str, said: str) -> Error:
     last = [line for line in said.strip().splitlines() if line.strip()][-3:]
     return Error(
         "replay-failed",
-        f"{name} of job {job} did not come to the end of the step",
-        why="; ".join(last) or "it said nothing",
+        f"{name} of job {job} did not complete the step",
+        why="; ".join(last) or "it printed nothing",
         help=f"holdfast why {job}   (the script has to call run.track() of holdfast.train)",
     )

@@ -26,7 +26,7 @@ def replay_there(reach: Reach, name: str | None, wish: "StepsToRepeat", *, as_js
 
     from holdfast.drivers.kubernetes.published_stacks import ask_for_replay
 
-    talk(f"repeating step {wish.step}: training stands still until that is done")
+    talk(f"repeating step {wish.step}: training is paused until that is done")
     asked = JobQuestion(partial(ask_for_replay, wish=wish), WHY, question.what_happened)
     job, words, told = question.ask_there(asked, name, reach)
     if told.refused:
@@ -34,7 +34,7 @@ def replay_there(reach: Reach, name: str | None, wish: "StepsToRepeat", *, as_js
             "replay-failed",
             f"step {wish.step} of job {job} was not repeated",
             why=told.refused,
-            help=f"holdfast why {job}{words}   (the job goes on)",
+            help=f"holdfast why {job}{words}   (the job continues)",
         )
     if as_json:
         json_result({"job": job, "step": wish.step, **_fields(told)})

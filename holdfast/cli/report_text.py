@@ -17,7 +17,7 @@ def print_report(report: "JobReport") -> None:
     """All of it."""
     result(styled(f"{report.job}: {words.headline(report)}", "bold"))
     if report.incomplete:
-        result(styled(f"Not all can be told: {report.incomplete}", "red"))
+        result(styled(f"Incomplete: {report.incomplete}", "red"))
     _pairs("IN SHORT", words.facts(report))
     _pairs("WHAT WAS TRAINED", words.setup(report))
     _curve(report)

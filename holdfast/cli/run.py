@@ -321,7 +321,7 @@ def _warn_of_this_machine() -> None:
     try:
         failed = memory().failed
     except OSError as error:
-        talk(f"note: what is remembered of this machine cannot be read: {error.strerror}")
+        talk(f"note: the history of this machine cannot be read: {error.strerror}")
         return
     if failed:
         talk(f"warning: this machine failed its last check: {failed}   (holdfast check)")

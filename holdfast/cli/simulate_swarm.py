@@ -29,8 +29,9 @@ def swarm(first: int, worlds: int, *, hours: float, nodes: int, as_json: bool) -
     if as_json:
         json_result({"worlds": worlds, "outcomes": _told(outcomes), "fouls": bad})
     else:
-        ended = ", ".join(f"{n} {name}" for name, n in _told(outcomes).items())
-        result(f"{count(worlds, 'world')}, {happened} things happened: {ended}")
+        named = {"foul": "violation"}
+        ended = ", ".join(f"{n} {named.get(name, name)}" for name, n in _told(outcomes).items())
+        result(f"{count(worlds, 'world')}, {happened} events: {ended}")
         _show_fouls(bad)
     if bad:
         raise typer.Exit(int(ExitStatus.JOB_FAILED))
@@ -50,7 +51,7 @@ def _watched(first: int, worlds: int, hours: float, nodes: int) -> Iterator["Tol
         fouls = 0
         for told in run_all(first, worlds, hours=hours, nodes=nodes):
             fouls += bool(told.foul)
-            bar.update(task, advance=1, description=f"worlds, {count(fouls, 'foul')}")
+            bar.update(task, advance=1, description=f"worlds, {count(fouls, 'violation')}")
             yield told
 
 
@@ -61,7 +62,7 @@ def _told(outcomes: Counter[str]) -> dict[str, int]:
 
 def _show_fouls(bad: list["Told"]) -> None:
     for told in bad:
-        talk(f"{styled('foul', 'red')}: {told.foul.partition(chr(10))[0]}")
+        talk(f"{styled('violation', 'red')}: {told.foul.partition(chr(10))[0]}")
         result(told.command)
 
 
@@ -92,4 +93,4 @@ def _show_story(told: "Told", lines: bytes, journal: Path) -> None:
     )
     result(f"journal: {journal}")
     if told.foul:
-        result(f"{styled('foul', 'red')}: {told.foul}")
+        result(f"{styled('violation', 'red')}: {told.foul}")

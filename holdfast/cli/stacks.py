@@ -75,7 +75,7 @@ def _chosen(
         "rank-not-found",
         f"rank {rank} of job {told.job} has no running worker",
         why=f"{count(sum(one.count for one in groups), 'rank', 'ranks')} answered",
-        help=f"holdfast stacks {told.job}{told.words}   (all that there are)",
+        help=f"holdfast stacks {told.job}{told.words}   (all running workers)",
     )
 
 

@@ -179,8 +179,8 @@ def _tell(session: Session, request: "Request", made: int, order: Order) -> None
     talk(f"{request.name}: {count(made, 'object')} accepted in {where}")
     if request.engine == "pods" and not request.managed:
         talk(
-            "a pod that is lost is not replaced in plain mode with engine pods, and its machine "
-            "need only fail: engine job has Kubernetes make another"
+            "in plain mode with engine pods a lost pod is not replaced, and a machine failure is "
+            "enough to lose one; with engine job Kubernetes creates another"
         )
     if request.managed and request.engine != "cronjob":
         talk(f"next: holdfast watch {request.name} {on}   holdfast logs -f {request.name} {on}")

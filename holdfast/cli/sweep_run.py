@@ -38,7 +38,7 @@ def run_sweep(job: Job, on: Where, *, detach: bool, replace: bool, as_json: bool
         raise Error(
             "usage",
             f"a sweep cannot be run with --on {on.value}",
-            why="its trials are shared out among the devices of this machine",
+            why="its trials are distributed over the devices of this machine",
             help="leave out --on, or render its manifests: holdfast render job.yaml --mode plain",
         )
     if detach:
@@ -143,7 +143,7 @@ class _TrialStarter:
             self._fail(one)
             return False
         self._running[one.number], self._phases[one.number] = place, sweeps.RUNNING
-        talk(f"{one.job.name} {'goes on' if goes_on else 'starts'}{_said(one)}")
+        talk(f"{one.job.name} {'continues' if goes_on else 'starts'}{_said(one)}")
         return True
 
     def _fail(self, one: SweepTrial) -> None:

@@ -109,7 +109,7 @@ FLAGS = (
     _refused(
         *_both("signals-to-handle"),
         harmless="SIGTERM,SIGINT,SIGHUP,SIGQUIT SIGTERM,SIGINT",
-        text="SIGINT, SIGTERM and SIGQUIT stop the job; after SIGHUP it trains on",
+        text="SIGINT, SIGTERM and SIGQUIT stop the job; SIGHUP does not",
     ),
     _refused(
         *_both("virtual-local-rank"), value=False, text="LOCAL_RANK is always the real local rank"

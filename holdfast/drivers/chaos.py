@@ -141,7 +141,7 @@ def _stops(whom: Callable[[Victim], int]) -> Callable[[Victim], Undo]:
         def resume() -> str:
             with contextlib.suppress(psutil.Error):  # it is known by more than its number
                 process.resume()
-                return f"process {process.pid} goes on"
+                return f"process {process.pid} is resumed"
             return ""
 
         return resume
@@ -166,14 +166,14 @@ def _cut(victim: Victim) -> None:
     """Every TCP connection of the worker, as when a switch resets them."""
     program = shutil.which("ss")
     if program is None:
-        raise FileNotFoundError(errno.ENOENT, "connections are cut by `ss -K`, which is not here")
+        raise FileNotFoundError(errno.ENOENT, "`ss`, which cuts connections, is not installed")
     for found in psutil.Process(victim.pid).net_connections("tcp"):
         if found.status == psutil.CONN_ESTABLISHED and found.raddr:
             ports = ("sport", "=", f":{found.laddr.port}", "dport", "=", f":{found.raddr.port}")
             subprocess.run([program, "-K", *ports], capture_output=True, timeout=10, check=True)
     left = psutil.Process(victim.pid).net_connections("tcp")
     if any(found.status == psutil.CONN_ESTABLISHED and found.raddr for found in left):
-        raise PermissionError(errno.EPERM, "the kernel lets `ss -K` cut none")
+        raise PermissionError(errno.EPERM, "`ss -K` is not supported by this kernel")
 
 
 def _part(victim: Victim) -> Undo:

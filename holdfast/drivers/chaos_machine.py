@@ -59,7 +59,7 @@ class StoppedMachine:
             found.close()
         self._sockets = []
         self._signal(signal.SIGCONT)
-        return "the machine goes on"
+        return "the machine is resumed"
 
 
 def _connections(pids: Iterable[int]) -> Iterator[tuple[Ends, tuple[int, int]]]:

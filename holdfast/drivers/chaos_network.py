@@ -39,7 +39,7 @@ class Partition:
             ),
         ]
         if not (crossing or listens):
-            raise OSError(errno.ENOTCONN, "the node has no connection and listens nowhere")
+            raise OSError(errno.ENOTCONN, "the node has no connections and no listening ports")
         _ip("add", f"pref {LOCAL} lookup local")
         _ip("del", "pref 0 lookup local")
         try:
@@ -55,7 +55,7 @@ class Partition:
         for rule in (*self._rules, f"pref {LOCAL} lookup local"):
             with contextlib.suppress(subprocess.CalledProcessError):  # it was never added
                 _ip("del", rule)
-        return "the network is whole again"
+        return "the partition is removed"
 
 
 def _rule(priority: int, action: str, **ports: int) -> str:
@@ -67,7 +67,7 @@ def _rule(priority: int, action: str, **ports: int) -> str:
 def _ip(verb: str, rule: str) -> None:
     program = shutil.which("ip")
     if program is None:
-        raise FileNotFoundError(errno.ENOENT, "networks are parted by `ip rule`, which is not here")
+        raise FileNotFoundError(errno.ENOENT, "`ip`, whose rules make partitions, is not installed")
     words = [program, "rule", verb, *rule.split()]
     subprocess.run(words, capture_output=True, timeout=RULE_S, check=True)
 

@@ -67,7 +67,7 @@ class JobHistory:
             except Exception as error:
                 self._let_go()
                 if not said:
-                    say(f"figures are not kept: {error!r}; training goes on, the page has gaps")
+                    say(f"metrics are not recorded: {error!r}; training continues")
                 said = True
 
     def _let_go(self) -> None:

@@ -278,7 +278,7 @@ class LocalDriver:
         for agent in self._engine.living():  # that a former controller of this job started
             self._add(agent, RECONNECT_S)
         shell.begin(first, self._agents)
-        figures = {"keeping figures": lambda: self._history.run(say)}
+        figures = {"recording metrics": lambda: self._history.run(say)}
         try:
             outcome = await host.run(figures, say, self._end)
             assert outcome is not None, "this job has another controller"  # its lock is ours
@@ -301,7 +301,7 @@ class LocalDriver:
         try:
             (self._folder / "controller.json").unlink(missing_ok=True)
         except OSError as error:
-            say(f"the address of the controller stays in the folder of the job: {error}")
+            say(f"the address of the controller cannot be removed from the job folder: {error}")
 
     def _add(self, agent: StartedAgent, connects_within_s: float) -> None:
         self._agents[agent.node] = agent

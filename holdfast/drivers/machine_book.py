@@ -57,7 +57,7 @@ class MachineBook:
         try:
             _change(lambda old: memories.remembered(old, signals, entry.at))
         except OSError as error:
-            why = f"what this machine did is not remembered: {error.strerror}"
+            why = f"the history of this machine cannot be written: {error.strerror}"
             if why != self._told:
                 self._say(why)
             self._told = why

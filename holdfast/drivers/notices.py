@@ -104,7 +104,7 @@ class Notices:
         where = f", rank {incident.rank}" if incident.rank is not None else ""
         step = f", step {incident.step}" if incident.step is not None else ""
         place = f"{incident.cause} on {incident.node}{where}, attempt {incident.attempt}{step}"
-        then = f"training has stood still for {lasted_s:.1f} s"
+        then = f"training has been stopped for {lasted_s:.1f} s"
         if incident.overtaken:
             then = f"not over when the next incident began, {lasted_s:.1f} s later"
         elif incident.ended_at is not None:
@@ -133,7 +133,7 @@ class Notices:
 
     def _held(self) -> str:
         held, self._held_count = self._held_count, 0
-        return f". Before it {held} more in the last hour: holdfast incidents" if held else ""
+        return f". {held} more before it in the last hour: holdfast incidents" if held else ""
 
     def _waiting(self, state: State, now: float) -> list[Notice]:
         if state.phase is not Phase.WAITING:
@@ -155,7 +155,7 @@ class Notices:
         since, self._waits_since, self.told.waiting_since = self.told.waiting_since, None, None
         if since is None:
             return []
-        text = f"waits no longer, after {now - since:.0f} s: {state.why}"
+        text = f"no longer waits, after {now - since:.0f} s: {state.why}"
         notice = Notice(
             event="waiting", job=self._job, at=now, text=text, began_at=since, over=True,
             again=True, attempt=state.attempt,

@@ -56,7 +56,7 @@ class Notifier:
         for receiver in self._receivers:
             receiver.notices.resume(self._state)
             if not receiver.url:
-                say(f"{receiver.name}: {receiver.missing}; nobody is told")
+                say(f"{receiver.name}: {receiver.missing}; notifications are disabled")
         if self._receivers:
             self._task = asyncio.create_task(keep_running("notifying", self._run, say))
 
@@ -154,7 +154,7 @@ class Receiver:
             if not why:
                 return
             if final or time.time() - notice.at > GIVE_UP_S:
-                say(f"{self.name}: {why}; not told: {notice.text}")
+                say(f"{self.name}: {why}; not delivered: {notice.text}")
                 return
             if first:
                 say(f"{self.name}: {why}; retrying")

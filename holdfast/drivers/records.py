@@ -369,7 +369,7 @@ def controller_silent(name: str) -> Error:
         "controller-silent",
         f"the controller of {name} does not answer",
         why="it holds the job's lock, but cannot be reached as `controller.json` and `token` say",
-        help=f"try again; if it stays so: fuser -k -TERM {shlex.quote(str(job_dir(name) / 'lock'))}"
+        help=f"retry; if it persists: fuser -k -TERM {shlex.quote(str(job_dir(name) / 'lock'))}"
         "   (a stopped job can be resumed)",
     )
 

@@ -57,7 +57,7 @@ def opened(job: Job, *, replace: bool) -> list[SweepTrial]:
     if known is not None and not replace and known != job:
         raise Error(
             "sweep-unusable",
-            f"the sweep {job.name} exists and was described otherwise",
+            f"the sweep {job.name} exists with a different definition",
             why="its trials that have ended would not be comparable with new ones",
             help="choose another --name, or drop its trials with --replace",
         )

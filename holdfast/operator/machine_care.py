@@ -58,7 +58,7 @@ class MachineCare:
             except DeniedError:
                 pass  # without deploy/rbac/cordon nobody has cordoned any
             except ApiError as error:
-                self._say(f"cordoned machines cannot be looked after: {error}")
+                self._say(f"cordoned machines cannot be checked: {error}")
             await asyncio.sleep(SOON_S if busy else LOOK_S)
 
     async def look(self, now: float) -> bool:
@@ -93,7 +93,7 @@ class MachineCare:
         name = machine.metadata.name
         if not found.verdict:
             self._not_before[name] = now + AGAIN_S
-            self._say(f"machine {name} stays cordoned: its check told nothing: {found.why}")
+            self._say(f"machine {name} stays cordoned: its check returned no result: {found.why}")
             return
         if not await settle(self._cluster, name, found.why, by=BY):
             return
@@ -101,7 +101,7 @@ class MachineCare:
             self._say(f"machine {name} passed its checks and is returned")
             return
         last = times_out(memory_of(machine, now), now) + 1 >= UNTIL_A_PERSON
-        how = f", until a person lifts it: holdfast nodes --lift {name}" if last else ""
+        how = f" until it is lifted manually: holdfast nodes --lift {name}" if last else ""
         self._say(f"machine {name} stays cordoned{how}: {found.why}")
 
     async def _found(self, machine: Machine, pod: Pod) -> CareVerdict:
@@ -138,8 +138,8 @@ def judged(lines: list[str], *, gpus: bool) -> CareVerdict:
         if bad:
             return CareVerdict(True, "; ".join(bad))
         seen = any(one.state == "ok" and one.name in DEVICE_CHECKS for one in report.checks)
-        return CareVerdict(not gpus or seen, "" if seen or not gpus else "it has checked no GPU")
-    return CareVerdict(False, lines[-1] if lines else "it has printed nothing")
+        return CareVerdict(not gpus or seen, "" if seen or not gpus else "it checked no GPU")
+    return CareVerdict(False, lines[-1] if lines else "it printed nothing")
 
 
 def gpus_of(machine: Machine) -> dict[str, str]:

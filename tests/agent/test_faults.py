@@ -408,10 +408,10 @@ def test_a_warm_worker_that_fails_is_noted_and_the_attempt_shows_the_error(
 @pytest.mark.parametrize(
     ("deadly", "why"),
     [
-        ("import os; os._exit(4)", "the forkserver has died of it 2 times (exit status 4)"),
+        ("import os; os._exit(4)", "it crashed the forkserver 2 times (exit status 4)"),
         pytest.param(
             "import time; time.sleep(600)",
-            "the import did nothing for 60 s",
+            "the import made no progress for 60 s",
             marks=pytest.mark.skipif(not MORE, reason="HOLDFAST_TEST_MORE=1: a minute"),
         ),
     ],

@@ -64,7 +64,7 @@ def test_both_versions_of_control_groups_are_read(
     kills = OomKills([tmp_path / "gone", tmp_path])
     assert kills.new() == ""
     (tmp_path / name).write_text(after)
-    assert kills.new() == "the memory of the machine is used up"
+    assert kills.new() == "the machine is out of memory"
     (tmp_path / "memory.max").write_text("536870912\n")
     (tmp_path / name).write_text("oom_kill 9\n")
     assert kills.new() == "memory limit 512 MiB"

@@ -159,7 +159,7 @@ def test_steps_that_take_too_long_are_given_up_and_the_worker_trains_on(site: Si
 
     late, again, never = asyncio.run(story())
     assert late.why.endswith("within 0.1 s") and again.why == ""
-    assert never.why == "it did not come to the end of a step within 0.1 s"
+    assert never.why == "it did not complete a step within 0.1 s"
     assert site.left() == []
 
 
@@ -183,7 +183,7 @@ def test_a_worker_that_dies_or_is_asked_anew_leaves_nothing(site: Site) -> None:
         return TakeProfile(id=name, attempt=2, ranks=(3,), steps=50, within_s=60.0)
 
     superseded, dead = asyncio.run(story())
-    assert superseded in ("another profile was asked for meanwhile", "it was cancelled")
+    assert superseded in ("another profile was requested meanwhile", "it was cancelled")
     assert dead == "its worker ended: signal 9" and site.left() == []
     site.profiler.give_up("the test is over")
 

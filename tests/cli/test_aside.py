@@ -83,7 +83,7 @@ def test_what_is_kept_for_it_is_bounded_and_the_rest_counted(
                 sys.stderr.write("x\n")
             sys.stderr.write("the end\n")
             said = read_all(there)
-    assert "pieces of text were left out here" in said
+    assert "messages were dropped here" in said
     assert said.count("x\n") <= 2 * aside.TEXTS_MAX
 
 

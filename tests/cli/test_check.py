@@ -126,7 +126,7 @@ def test_a_job_without_spares_fails_nothing(
 ) -> None:
     asking(monkeypatch, tmp_path, {}, ())
     assert main(["check", "gpt"]) == 0
-    assert "no spare that can be asked" in capsys.readouterr().err
+    assert "no spare that can be checked" in capsys.readouterr().err
 
 
 def test_options_of_this_machine_and_a_job_do_not_go_together(

@@ -29,7 +29,7 @@ def test_each_provider_is_listed_with_what_it_reads_or_why_it_is_missing(
     assert all(check.ok for check in found.values())
     assert "GiB free" in found[f"health of folder {tmp_path}"].found
     assert found["health of GPUs"].found.startswith("not watched: no NVIDIA driver")
-    assert found["health of kernel log"].found == "readable; it tells of no fault"
+    assert found["health of kernel log"].found == "readable; no fault reported"
 
 
 def test_faults_that_the_kernel_log_still_holds_are_counted(
@@ -39,7 +39,7 @@ def test_faults_that_the_kernel_log_still_holds_are_counted(
     oom = "3,2,2,-;Out of memory: Killed process 4711 (python) total-vm:1kB\n"
     found = recorded(monkeypatch, tmp_path, f"6,0,0,-;Linux version\n{oom}{xid}{oom}")
     assert found["health of kernel log"].found == (
-        "readable; it tells of out-of-memory 2 times, XID 79 1 times"
+        "readable; it reports out-of-memory 2 times, XID 79 1 times"
     )
 
 
@@ -92,7 +92,7 @@ def test_a_quiet_interface_says_that_it_is_up_and_a_lossy_one_what_it_lost(tmp_p
 
 def test_where_all_is_quiet_that_is_said_and_so_is_that_nothing_was_there() -> None:
     assert doctor_health._check(provider(lambda: [Reading("zombies", 0.0)])).found == (
-        "nothing of note"
+        "no findings"
     )
     assert doctor_health._check(provider(list)).found == "nothing to read"
     many = [Reading("link-down", 0.0, f"eth{number}", "up") for number in range(30)]

@@ -538,7 +538,7 @@ def test_wrong_input_is_one_error_with_a_next_command(
 def test_a_plain_job_has_logs_and_can_be_deleted_but_has_no_record(barren: Site) -> None:
     run = barren.holdfast("submit", str(barren.file), "--mode", "plain", "--engine", "pods")
     assert run.returncode == 0, run.stderr
-    assert "a pod that is lost is not replaced" in run.stderr
+    assert "a lost pod is not replaced" in run.stderr
     status = barren.holdfast("status", "gpt")
     assert (status.returncode, "error[not-managed]" in status.stderr) == (2, True)
     assert barren.answer("list")[0]["managed"] is False

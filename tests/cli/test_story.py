@@ -155,7 +155,7 @@ def test_how_the_nodes_were_is_told_and_no_output_twice() -> None:
         "n:", "load: 1", "rank 1: signal 9, step 3 done 1.0 s ago", "rank 0 had printed:", "waits",
         "kernel log:", "[1.0] oom",
         "m:", "kernel log: not readable: /dev/kmsg: Operation not permitted",
-        "not heard of: lost",
+        "no answer from: lost",
     ]  # fmt: skip
     assert "bye" in "".join(evidence.nodes(found, with_output=True))
 

@@ -75,7 +75,7 @@ def test_a_killed_sweep_goes_on_and_a_failed_trial_ends_no_other(home: Path) -> 
     again = holdfast("run", str(file))
     assert again.returncode == 2 and "error[job-running]" in again.stderr
     first.send_signal(signal.SIGKILL)
-    assert "find-0 goes on" in first.communicate()[1]
+    assert "find-0 continues" in first.communicate()[1]
     assert sweeps.phase_of("find-0") == sweeps.RUNNING  # nobody started the others
     shown = json.loads(holdfast("sweep", "find", "--json").stdout)
     assert shown["phase"] == "away" and shown["trials"][0]["metric"] is None

@@ -139,7 +139,7 @@ def test_a_worker_without_memory_is_killed_and_the_limit_goes(start: Start) -> N
 def test_what_was_stopped_goes_on_and_one_that_is_gone_is_no_trouble(start: Start) -> None:
     process = start(GROWS)
     undo = FAULTS["SIGSTOP"].inject(victim(process.pid))
-    assert undo is not None and undo() == f"process {process.pid} goes on"
+    assert undo is not None and undo() == f"process {process.pid} is resumed"
     process.communicate("go\n")
     assert process.returncode == 0 and undo() == ""
 

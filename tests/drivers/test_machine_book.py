@@ -74,7 +74,7 @@ def test_what_cannot_be_written_is_said_once_and_the_job_goes_on(home: Path) -> 
     mine = machine_book.MachineBook(State(limits=Limits(node_count=1)), told.append)
     mine.hear(lost(NOW))
     mine.hear(lost(NOW + 2))
-    assert len(told) == 1 and "not remembered" in told[0]
+    assert len(told) == 1 and "cannot be written" in told[0]
 
 
 def test_nodes_shows_this_machine_though_there_is_no_job(

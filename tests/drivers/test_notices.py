@@ -61,7 +61,7 @@ def test_one_that_lasts_is_told_of_while_it_lasts_and_when_it_is_over() -> None:
     incident = it.fault()
     assert it.look(29) == [] and it.notices.next_look(it.state) == 1030.0
     (first,) = it.look(1)
-    assert not first.over and "has stood still for 30.0 s" in first.text
+    assert not first.over and "has been stopped for 30.0 s" in first.text
     assert it.look(600) == [] and it.notices.next_look(it.state) is None
     incident.ended_at = it.now
     (last,) = it.look()
@@ -94,7 +94,7 @@ def test_waiting_is_told_once_each_time() -> None:
         it.state.phase, it.state.why = Phase.RUNNING, "attempt 2 trains"
         (over,) = it.look(1)
         assert over.over and over.began_at == notice.began_at
-        assert over.text == "waits no longer, after 71 s: attempt 2 trains"
+        assert over.text == "no longer waits, after 71 s: attempt 2 trains"
         assert it.look(1) == []
 
 
@@ -114,7 +114,7 @@ def test_a_flood_is_counted_and_the_end_is_told_all_the_same() -> None:
     assert len(it.look(1)) == 3
     it.fault(11).ended_at = it.now
     (later,) = it.look(3600)
-    assert later.text.endswith("Before it 7 more in the last hour: holdfast incidents")
+    assert later.text.endswith("7 more before it in the last hour: holdfast incidents")
     it.state.phase, it.state.outcome = Phase.STOPPED, Outcome.STOPPED
     assert [n.event for n in it.look()] == ["ended"]
 

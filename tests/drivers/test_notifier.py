@@ -84,7 +84,7 @@ def test_what_is_refused_for_good_is_dropped_and_said(
 ) -> None:
     server.answers = [answer]
     (line,) = told(tmp_path, {"url": server.url}, change=ends)
-    assert f"answered {answer}" in line and "not told: succeeded" in line
+    assert f"answered {answer}" in line and "not delivered: succeeded" in line
     assert len(server.got) == 1, "no redirect is followed"
 
 
@@ -107,8 +107,8 @@ def test_a_url_that_is_missing_is_said_and_nobody_waits(
         tmp_path, {"url_env": "NOWHERE"}, {"url_secret": {"name": "a", "key": "b"}}, change=ends
     )
     assert said == [
-        "notify[0]: variable NOWHERE is not set; nobody is told",
-        "notify[1]: url_secret is for jobs on Kubernetes; nobody is told",
+        "notify[0]: variable NOWHERE is not set; notifications are disabled",
+        "notify[1]: url_secret is for jobs on Kubernetes; notifications are disabled",
     ]
 
 
@@ -127,7 +127,7 @@ def test_a_url_with_white_space_is_taken_and_a_malformed_one_keeps_no_controller
     secret = {"url_secret": {"name": "a", "key": "b"}}
     (line,) = told(tmp_path, secret, {"url": "http://[abc"}, change=ends)
     assert [place for place, _ in server.got] == ["/a"]
-    assert line.startswith("notify[1]: its URL is not valid; not told")
+    assert line.startswith("notify[1]: its URL is not valid; not delivered")
 
 
 def test_a_damaged_or_unwritable_memory_of_what_was_told_stops_nothing(

@@ -127,7 +127,7 @@ def test_headers_of_requests_are_not_said_whether_they_can_be_sent_or_not(
     box.close(PATIENCE_S)
     said = capsys.readouterr().err + caplog.text
     assert "so-private" not in said + "".join(one.body.string_value for one in receiver.logs())
-    assert ("a header is not written name=value" in said) is (":" in written_as)
+    assert ("a header is not in the form name=value" in said) is (":" in written_as)
 
 
 def test_what_is_refused_for_now_is_sent_again_and_said_once(
@@ -300,7 +300,7 @@ def test_settings_that_the_exporters_cannot_use_keep_no_controller_from_running(
 @pytest.mark.parametrize(
     ("variable", "value", "otlp", "said"),
     [
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", {}, "is grpc, and only http/protobuf is spoken"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", {}, "is grpc, and only http/protobuf is supported"),
         ("NOTHING", "", {"headers_secret": {"name": "a", "key": "b"}}, "HEADERS is not set"),
     ],
 )

@@ -182,4 +182,4 @@ def test_an_address_that_cannot_be_removed_does_not_hide_how_the_job_ended(
     (tmp_path / "controller.json").mkdir()  # as in a folder that has become read-only
     driver: Any = SimpleNamespace(_folder=tmp_path)
     LocalDriver._withdraw(driver)
-    assert "the address of the controller stays" in capsys.readouterr().err
+    assert "the address of the controller cannot be removed" in capsys.readouterr().err

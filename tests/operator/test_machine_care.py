@@ -101,7 +101,7 @@ def test_a_machine_that_fails_its_check_stays_out_and_in_the_end_for_good(
         assert ward.machine().cordoned and memory.cordon is not None
         assert memory.cordon.why == "memory: 3 words differ"
         assert (memory.cordon.until is None) == (times == 2), "the third has no expiry"
-        assert ("until a person lifts it" in ward.told[-1]) == (times == 2)
+        assert ("until it is lifted manually" in ward.told[-1]) == (times == 2)
 
     cared_for(story, times=times)
 
@@ -114,7 +114,7 @@ def test_a_check_without_a_verdict_changes_nothing_and_is_tried_again_later(
     async def story(ward: Ward) -> None:
         memory = await ward.checked()
         assert ward.machine().cordoned and memory.checked_at is None
-        assert ward.told[-1] == "machine m-0 stays cordoned: its check told nothing: Killed"
+        assert ward.told[-1] == "machine m-0 stays cordoned: its check returned no result: Killed"
         await ward.care.look(time.time())
         assert not ward.pods(), "not at once"
         await ward.care.look(time.time() + machine_care.AGAIN_S)
@@ -174,10 +174,10 @@ GPU = CheckResult(name="matmul", state="ok", found="")
     [
         (lines(GOOD, NO_GPU), False, True, ""),
         (lines(GOOD, GPU), True, True, ""),
-        (lines(GOOD, NO_GPU), True, False, "it has checked no GPU"),
+        (lines(GOOD, NO_GPU), True, False, "it checked no GPU"),
         (lines(GOOD, _bad("disk /", "full")), True, True, "disk /: full"),
         (["Killed"], False, False, "Killed"),
-        ([], False, False, "it has printed nothing"),
+        ([], False, False, "it printed nothing"),
     ],
 )
 def test_only_what_the_check_has_found_is_a_verdict(

@@ -73,13 +73,13 @@ def test_a_failing_seed_is_printed_as_the_command_that_shows_it_again(
     found = simulate(broken, "--swarm", "12", *SMALL)
     assert found.returncode == 1
     first, *commands = found.stdout.splitlines()
-    assert "foul" in first and commands
-    fouls = [line for line in found.stderr.splitlines() if line.startswith("foul: ")]
+    assert "violation" in first and commands
+    fouls = [line for line in found.stderr.splitlines() if line.startswith("violation: ")]
     assert len(fouls) == len(commands)
     again = simulate(broken, *words_of(commands[0]))
     assert again.returncode == 1
     assert fouls[0] in again.stdout.splitlines()
-    assert any(foul.startswith(f"foul: {BUG.breaks} at ") for foul in fouls)
+    assert any(foul.startswith(f"violation: {BUG.breaks} at ") for foul in fouls)
     assert simulate(tmp_path, *words_of(commands[0])).returncode == 0  # the bug made it fail
 
 

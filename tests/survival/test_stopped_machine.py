@@ -45,7 +45,7 @@ def test_a_machine_that_stops_is_lost_long_before_silence_is_believed(home: Path
     end = time.monotonic() + BLACKOUT_S
     while time.monotonic() < end:
         time.sleep(0.01)
-    assert blackout.go_on() == "the machine goes on"
+    assert blackout.go_on() == "the machine is resumed"
     cut = job.member(1)
     machine = stopped(job, cut)
     began = time.time()

@@ -74,13 +74,13 @@ def _bring(wanted: DatasetWish, teller: _Teller) -> None:
             lease = Fetch(wanted, teller.hear).run()
         except (Error, OSError) as error:
             told = error if isinstance(error, Error) else unusable(error, "the cache is unusable")
-            text = f"error[{told.slug}]: {told.what}: {told.why}; tried again"
+            text = f"error[{told.slug}]: {told.what}: {told.why}; retrying"
             teller.hear(FetchNews(name=wanted.name, text=text, moved=False))
             teller.vain = teller.vain or told.slug not in ("dataset-unavailable", "dataset-no-room")
             time.sleep(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
             tries += 1
             continue
-        news = FetchNews(name=wanted.name, text="is here", data=str(lease.data))
+        news = FetchNews(name=wanted.name, text="is ready", data=str(lease.data))
         teller.deliver(news, lease.fd)
         os.close(lease.fd)
         teller.vain = False

@@ -53,7 +53,7 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     setup = protocol.receive_order(sock)
     if not isinstance(setup, protocol.Setup):
-        sys.exit("the agent was gone before it said what to do")
+        sys.exit("the agent exited before sending its setup")
     Storage(setup, sock).serve()
 
 

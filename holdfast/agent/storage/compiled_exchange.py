@@ -178,6 +178,6 @@ class _Taking:
                 opened.write(block)
                 left -= len(block)
             if connection.hear(CompiledSum).sha256 != digest.hexdigest():
-                raise ValueError(f"{file.name} was damaged on the way")
+                raise ValueError(f"{file.name} was corrupted in transit")
         self._count, self._size = self._count + 1, self._size + file.size
         return ""

@@ -303,7 +303,7 @@ class TierSaver:
             return False
         left_out = bool(missing - save.lacking(store, newer, missing))
         if left_out:
-            note(f"storage: {self._named}: step {task.key.step} is given up: a node left it out")
+            note(f"storage: {self._named}: step {task.key.step} is abandoned: a node skipped it")
         return left_out
 
     def _thin(self, store: CheckpointStore) -> None:

@@ -243,7 +243,7 @@ class Api:
         """An object: what else comes with a good status is a proxy's page, or half an answer."""
         found = _json(await self._send(call))
         if not (isinstance(found, dict) and isinstance(found.get("metadata"), dict)):
-            raise ApiError(0, "Undecodable", "the answer is no object of the API")
+            raise ApiError(0, "Undecodable", "the response is not an API object")
         return found
 
     async def _send(self, call: _Call) -> bytes:

@@ -70,9 +70,8 @@ async def _over(cluster: Cluster, machine: str, share: float) -> str:
     place = before.index(machine) if machine in before else len(before)
     if place < most:
         return ""
-    return (
-        f"{place} of {len(found)} machines are out already, and access.cordon_share allows {most}"
-    )
+    count = f"{place} of {len(found)} machines are already cordoned"
+    return f"{count}, and access.cordon_share allows {most}"
 
 
 def _since(machine: Machine) -> int:
@@ -132,10 +131,10 @@ async def _change(cluster: Cluster, machine: str, change: Change) -> bool:
             return False  # it is no part of the cluster any more, and takes its memory along
         except ApiError as error:
             if not error.transient:
-                say(f"machine {machine}: its cordon and memory cannot be written: {error}")
+                say(f"machine {machine}: its cordon and history cannot be written: {error}")
                 return False
             await asyncio.sleep(0.5 * 2**attempt)
-    say(f"machine {machine}: its cordon and memory could not be written")
+    say(f"machine {machine}: its cordon and history could not be written")
     return False
 
 

@@ -21,7 +21,7 @@ FRESH_S = 5.0  # an older answer says nothing
 WITNESSES = 5
 STAND_ASIDE_S = 10.0  # after which somebody else may have the lease
 UNSURE = "the lease cannot be renewed"
-OUTAGE = "the API server answers nobody: the job goes on without the lease"
+OUTAGE = "the API server is unreachable from all agents asked: the job continues without the lease"
 
 
 class Witnesses:
@@ -108,12 +108,12 @@ class Doubt:
             self._outage = self._witnesses.outage(now)
             why = "" if self._outage else UNSURE
             self._host.pause(why)
-            said = f"{UNSURE}: nothing is decided until it can be" if why else OUTAGE
+            said = f"{UNSURE}: decisions are paused until it can be" if why else OUTAGE
             if said != told:
                 told = said
                 say(said)
             if self._witnesses.elsewhere(now) and now - began > STAND_ASIDE_S and not aside:
-                say("only this controller cannot reach the API server: it lets its agents go")
+                say("only this controller cannot reach the API server: it disconnects its agents")
                 aside = True
                 await self._host.stand_aside()
             self._host.ask(LookForApi(), list(self._far())[:WITNESSES])

@@ -183,28 +183,28 @@ class KubernetesDriver:
         duties = {
             "watching pods": self._watch,
             "watching machines": self._machines.run,
-            "remembering machines": self._notes.run,
-            "watching over the lease": self.doubt.watch,
-            "hearing requests to stop": self._wishes.hear,
+            "recording machine history": self._notes.run,
+            "watching the lease": self.doubt.watch,
+            "reading requests": self._wishes.hear,
             "publishing the record": self._record.run,
-            "keeping figures": lambda: self._history.run(say),
+            "recording metrics": lambda: self._history.run(say),
             "publishing output": self._output.run,
             "publishing stacks": self._stacks.run,
-            "getting code": self._code.run,
+            "fetching code": self._code.run,
         }
         if self._request.engine == "pods":  # a duty that has nothing to do would end, and fail
-            duties["making pods"] = self._supply.run
+            duties["creating pods"] = self._supply.run
         if self._admitted.may_differ:
-            duties["reading what was admitted"] = self._admitted.run
+            duties["reading the admitted size"] = self._admitted.run
         self._notifier.begin(say)
         if self._size.can_change:
             duties["resizing the engine's object"] = self._size.run
         try:
             outcome = await self.host.run(duties, say, self._end)
             if self._shell.replaced_by:
-                say(f"a newer controller has begun (term {self._shell.replaced_by}): this one ends")
+                say(f"a newer controller runs (term {self._shell.replaced_by}): this one exits")
             elif self._shell.cut_off:
-                say("no node on any other machine is heard of: another controller takes over")
+                say("no heartbeat from any node on another machine: another controller takes over")
             return outcome
         finally:
             await self._removal.close()

@@ -33,7 +33,7 @@ async def fetch(
             try:
                 found = await _whole(cluster, job, one, left)
             except ApiError as error:
-                found = f"the API server does not hand it on: {error.message}"
+                found = f"the API server does not forward it: {error.message}"
         if isinstance(found, str):
             stayed[one.rank] = found
             continue

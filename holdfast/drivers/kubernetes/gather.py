@@ -57,7 +57,7 @@ class Gathering:
             await cancelled(watching)
             await server.wait_closed()
         if silent := len(self._call.silent):
-            say(f"{silent} agents did not say in time what they hold of the journal")
+            say(f"timed out waiting for {silent} agents to report their copy of the journal")
         return self._call
 
     async def _watch(self) -> None:

@@ -74,7 +74,7 @@ def refusal(request: Request) -> str:
     distant = request.job.checkpoints.shared or request.job.checkpoints.archive
     if request.nodes == 1 and distant is None:
         return (
-            "the pod of its only node would take the state of the training along: it has no "
+            "replacing the pod of its only node would lose the state of the training: it has no "
             "checkpoints elsewhere (checkpoints.shared)"
         )
     return ""
@@ -219,7 +219,7 @@ class ImageRollout:
         if any(one.condition == CONDITION for one in self._state.health.get(node, {}).values()):
             return RolloutStep()
         number = self._state.version.number
-        told = f"its pod has not the image of version {number}"
+        told = f"its pod does not have the image of version {number}"
         return RolloutStep((_fact(node, Severity.LEAVES, told),))
 
     def _taken_back(self, old: set[str]) -> tuple[AnyEvent, ...]:

@@ -65,7 +65,7 @@ REMOVALS = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler is about to remove it",
     "karpenter.sh/disrupted": "Karpenter is about to remove it",
     "karpenter.sh/disruption": "Karpenter is about to remove it",
-    "cloud.google.com/impending-node-termination": "the cloud is about to take it away",
+    "cloud.google.com/impending-node-termination": "the cloud is about to terminate it",
     "aws-node-termination-handler/spot-itn": "its spot instance is reclaimed",
     "aws-node-termination-handler/scheduled-maintenance": "the cloud has maintenance scheduled",
     "aws-node-termination-handler/asg-lifecycle-termination": "its scaling group removes it",

@@ -241,7 +241,7 @@ def taken(pod: Pod) -> str:
     for condition in pod.status.conditions:
         if _is_disrupted(condition):
             said = ": ".join(filter(None, (condition.reason, condition.message)))
-            return f"its pod was {TAKEN.get(condition.reason, 'taken away')} ({said})"
+            return f"its pod was {TAKEN.get(condition.reason, 'removed')} ({said})"
     return "its pod was deleted" if pod.leaving else ""
 
 

@@ -125,7 +125,7 @@ class PublishedStacks:
 
     def _profile(self, word: str, answer: Callable[[ProfileReply], None], *, earlier: bool) -> None:
         if earlier:
-            answer(ProfileReply(refused="the controller began again meanwhile; ask once more"))
+            answer(ProfileReply(refused="the controller was restarted; try again"))
             return
         try:
             wish = msgspec.json.decode(word.removeprefix(PROFILE), type=ProfileWish)

@@ -141,7 +141,7 @@ class Record:
         except DeniedError as error:
             if not parts:
                 raise
-            self._denied(f"nodes and incidents are not published: {error}; submit the job anew")
+            self._denied(f"nodes and incidents are not published: {error}; submit the job again")
             return await self._sharding.publish(None, content)
         self._denied("")
         return count

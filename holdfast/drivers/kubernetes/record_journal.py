@@ -61,7 +61,7 @@ class PublishedJournal:
             await self._write()
             self._complain("")
         except NoShardError:
-            self._complain(f"{self._name} cannot be published: others have ConfigMaps of its names")
+            self._complain(f"{self._name} cannot be published: its ConfigMap names are taken")
         except ApiError as error:
             self._complain(f"{self._name} cannot be published: {error}")
 

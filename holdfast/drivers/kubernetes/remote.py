@@ -163,7 +163,7 @@ async def newest(cluster: Cluster, words: str = "") -> str:
         raise refused(error, About("jobs", "v1", cluster.namespace, words)) from error
     files = [f.metadata for f in found.items if is_job_file(f)]
     if not files:
-        raise _not_found("no job is there", "none has been submitted", cluster, words)
+        raise _not_found("there is no job", "none has been submitted", cluster, words)
     return max(files, key=lambda m: (m.creation_timestamp, m.name)).labels[JOB]
 
 
@@ -223,7 +223,7 @@ def stale(seen: Look, about: About) -> Error | None:
         "record-stale",
         f"the record of {about.what} was last published at {written}",
         why=f"that was {seen.at - at:.0f} s ago, and its controller, which publishes every few "
-        f"seconds, is {controller_state(seen)}; the job may have gone on meanwhile",
+        f"seconds, is {controller_state(seen)}; the job may have continued since",
         help=f"kubectl logs -n {about.namespace} deployment/{seen.name}-controller",
     )
 
@@ -237,7 +237,7 @@ def incomplete(seen: Look, about: About) -> Error | None:
         f"not all of the record of {about.what} can be shown",
         why=seen.record.incomplete,
         help=f"kubectl get configmaps -n {about.namespace} -l {JOB}={seen.name}   (its controller "
-        "writes what is missing when it is started anew)",
+        "writes what is missing when it is restarted)",
     )
 
 

@@ -60,7 +60,7 @@ def inside(seen: Look, fault: str, rank: int | None, words: str) -> Error:
     pod, pid = _pod(seen, node), node.pids[(rank or first) - first]
     signal = fault.removeprefix("SIG") if fault.startswith("SIG") else "KILL"
     return impossible(
-        f"{fault!r} is done inside a pod, and Holdfast has no right to run commands there",
+        f"{fault!r} is done inside a pod, and Holdfast has no permission to run commands there",
         f"kubectl exec{words} {pod.metadata.name} -- kill -{signal} {pid}   (to a worker)",
     )
 
@@ -95,13 +95,13 @@ def impossible(why: str, remedy: str) -> Error:
 
 REMOTE_FAULTS: dict[str, RemoteFault] = {
     "pod deleted": RemoteFault(
-        "the pod of a rank is deleted, without time to leave", ("node-left", "node-lost"), _delete
+        "the pod of a rank is deleted, without a grace period", ("node-left", "node-lost"), _delete
     ),
     "pod evicted": RemoteFault(
         "the pod of a rank is evicted, as by a drain", ("node-left", "node-lost"), _evict
     ),
     "controller deleted": RemoteFault(
-        "the pod of the controller is deleted; training goes on", (), _delete, of_controller=True
+        "the pod of the controller is deleted; training continues", (), _delete, of_controller=True
     ),
 }
 """By name, as `holdfast chaos --list --on kubernetes` shows them."""

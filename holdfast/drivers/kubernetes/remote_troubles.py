@@ -222,8 +222,8 @@ def _mounts(who: str, pods: Sequence[Pod], job: str, found: Evidence, about: Abo
             "pod-unstartable",
             f"{_some(len(newest), len(alive), who)} cannot mount a volume",
             why=why,
-            help=f"kubectl describe pod {min(newest)} -n {about.namespace}   (pods go on by "
-            "themselves once the volume can be mounted)",
+            help=f"kubectl describe pod {min(newest)} -n {about.namespace}   (the pods start "
+            "automatically once the volume can be mounted)",
         )
     ]
 
@@ -279,7 +279,7 @@ def _unscheduled(pod: Pod) -> str | None:
 def _no_machine(who: str, said: Sequence[str], of: int, about: About) -> Error:
     why = Counter(said).most_common(1)[0][0]
     short = lacking(why)
-    lack = f": insufficient {' and '.join(short)}" if short else ""
+    lack = f": {', '.join(f'Insufficient {one}' for one in short)}" if short else ""
     return Error(
         "unschedulable",
         f"{_some(len(said), of, who)} cannot be scheduled{lack}",

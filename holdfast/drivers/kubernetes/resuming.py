@@ -51,8 +51,8 @@ def _ended(seen: Look, words: str) -> Error:
     return Error(
         "job-ended",
         f"job {seen.name!r} has ended ({seen.outcome})",
-        why="its pods are gone, and memory snapshots went with them",
-        help=f"holdfast submit job.yaml --replace --on kubernetes{words}   (goes on from its "
+        why="its pods and their snapshots in memory are gone",
+        help=f"holdfast submit job.yaml --replace --on kubernetes{words}   (continues from its "
         "checkpoints if the script loads them)",
     )
 

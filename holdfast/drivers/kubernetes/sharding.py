@@ -175,7 +175,7 @@ class Sharding:
             return True
         if (meta.get("labels") or {}).get(JOB) == self._home.job:
             return True
-        say(f"ConfigMap {name} is not of job {self._home.job}: it is left alone")
+        say(f"ConfigMap {name} does not belong to job {self._home.job}: it is ignored")
         self._foreign.add(number)
         return False
 
@@ -240,7 +240,7 @@ class Sharding:
         head = await self._cluster.get(CONFIG_MAPS, self._home.name)
         same = head["metadata"]["uid"] == self._uid and index_of(head) == self._index
         if not same:
-            say(f"somebody else has written ConfigMap {self._home.name}: it is read anew")
+            say(f"ConfigMap {self._home.name} was modified by another client: re-reading it")
             self._begin(None)
         return same
 

@@ -159,7 +159,7 @@ class ShippedCode:
                 self._failed[code] = str(error)
                 return
             except (ApiError, OSError) as error:
-                self._complain(f"the code of an update cannot be had: {error}")
+                self._complain(f"the code of an update cannot be fetched: {error}")
                 if isinstance(error, ApiError) and not error.transient:
                     self._failed[code] = f"its controller cannot read the code: {error}"
                     return
@@ -179,7 +179,7 @@ class ShippedCode:
                     found[int(number)] = piece
                     if len(found) == int(count):
                         return _whole(code, found)
-        raise ValueError(f"of the bundle of code {mark(code)} not all parts are there")
+        raise ValueError(f"parts of the code bundle {mark(code)} are missing")
 
 
 def _whole(code: str, parts: dict[int, bytes]) -> bytes:

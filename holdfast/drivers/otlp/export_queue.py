@@ -98,7 +98,7 @@ class ExportQueue(Generic[Record]):
                 return True
             if not self._away:
                 self._away = True
-                self._say(f"{self._name}: {self._words.text or 'not taken'}; retrying")
+                self._say(f"{self._name}: {self._words.text or 'not accepted'}; retrying")
             with self._changed:
                 last = self._closing or time.monotonic() - began > GIVE_UP_S
                 if last:

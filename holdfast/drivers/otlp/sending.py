@@ -237,7 +237,7 @@ def resource_of(job: str, environ: Mapping[str, str]) -> Resource:
 
 def _quote_no_header(record: logging.LogRecord) -> bool:
     """What is quoted, because it cannot be read, is a secret all the same."""
-    record.msg = f"{HEADERS_VARIABLE}: a header is not written name=value; it is not sent"
+    record.msg = f"{HEADERS_VARIABLE}: a header is not in the form name=value; it is not sent"
     record.args = ()
     return True
 
@@ -277,7 +277,7 @@ def _unheeded(otlp: Otlp) -> Iterator[str]:
     """What was asked for and cannot be had."""
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", SPOKEN)
     if protocol != SPOKEN:
-        yield f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}, and only {SPOKEN} is spoken"
+        yield f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}, and only {SPOKEN} is supported"
     if otlp.headers_secret is not None and not os.environ.get(HEADERS_VARIABLE):
         yield f"headers_secret: {HEADERS_VARIABLE} is not set; requests go without its headers"
 

@@ -49,8 +49,8 @@ class AgentActor:
             if not (self._folder / "token").exists():
                 where, home = socket.gethostname(), self._folder.parents[1]
                 raise OSError(
-                    f"{self._folder} is not there on {where}: HOLDFAST_HOME ({home}) has to be on "
-                    "a file system that all machines of the Ray cluster share"
+                    f"{self._folder} does not exist on {where}: HOLDFAST_HOME ({home}) has to be "
+                    "on a file system that all machines of the Ray cluster share"
                 )
             self._child = self._spawn(ray.util.get_node_ip_address())
             self._group = group

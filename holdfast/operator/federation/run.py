@@ -311,7 +311,7 @@ WORDS: dict[Role, str] = {
     Role.IDLE: "no objects of the job",
     Role.OFFERED: "has the job, waiting for machines",
     Role.RUNS: "runs the job",
-    Role.LEAVING: "is giving the job back",
+    Role.LEAVING: "is releasing the job",
     Role.LOST: "is unreachable; what runs there is deleted before it is used again",
 }
 

@@ -67,7 +67,7 @@ def test_never_more_than_the_share_of_the_cluster_is_out() -> None:
         assert await cordoned(api, "m-0", 0.25) == ""
         assert await cordoned(api, "m-0", 0.25) == "", "it is out already"
         refused = await cordoned(api, "m-1", 0.25)
-        assert refused == "1 of 4 machines are out already, and access.cordon_share allows 1"
+        assert refused == "1 of 4 machines are already cordoned, and access.cordon_share allows 1"
         assert not machine(it, "m-1").cordoned
         assert await cordoned(api, "m-2", 0.0) and not machine(it, "m-2").cordoned
 

@@ -222,7 +222,7 @@ def test_only_pods_of_our_own_are_replaced_and_state_has_to_be_somewhere_meanwhi
     assert refusal(asked("pods", checkpoints={"shared": {"path": "/s"}})) == ""
     for spares in (0, 1):  # which has no copy of what a single node keeps
         alone = asked("pods", nodes={"count": 1, "spares": spares})
-        assert "take the state of the training along" in refusal(alone)
+        assert "would lose the state of the training" in refusal(alone)
     for engine, words in (
         ("job", "pod template of a Job"), ("jobset", "JobSet"), ("trainjob", "spec.trainer"),
         ("pytorchjob", "pods of a pytorchjob"), ("volcano", "pods of a volcano"),

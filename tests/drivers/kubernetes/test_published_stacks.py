@@ -90,7 +90,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published_stacks, "STAYS_S", 0.0)
 
 
-BEGAN_AGAIN = "the controller began again meanwhile; ask once more"
+BEGAN_AGAIN = "the controller was restarted; try again"
 
 
 def played_alone(story: Callable[[FakeCluster, Api], Awaitable[None]]) -> None:

@@ -163,7 +163,7 @@ def test_what_machines_lack_is_told_with_how_many_nodes_are_short() -> None:
     pods = [unplaced("a", said), unplaced("b", said), runs("c")]
     error = told(look(*pods))["unschedulable"]
     assert error.what == (
-        "2 of 3 nodes of run cannot be scheduled: insufficient nvidia.com/gpu and cpu"
+        "2 of 3 nodes of run cannot be scheduled: Insufficient nvidia.com/gpu, Insufficient cpu"
     )
     assert error.why == said, "word for word: people search for it"
 

@@ -274,7 +274,7 @@ def test_what_another_controller_refers_to_is_never_deleted(
         assert await told(api) == {"a": b"1new"}
 
     playing(story)
-    assert "somebody else has written ConfigMap run-record" in capsys.readouterr().err
+    assert "ConfigMap run-record was modified by another client" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("at_once")
@@ -294,7 +294,10 @@ def test_a_config_map_of_somebody_else_is_neither_written_nor_deleted(
             assert body["data"] == {"x": "theirs"} and "binaryData" not in body
 
     playing(story)
-    assert "ConfigMap run-record-1 is not of job run: it is left alone" in capsys.readouterr().err
+    assert (
+        "ConfigMap run-record-1 does not belong to job run: it is ignored"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("at_once")

@@ -122,7 +122,7 @@ def test_versions_that_may_be_used_again_keep_their_place_and_others_give_way(
         heard = Heard(api, tmp_path)
         heard.code.hear(order(DATA))
         await heard.told.get()
-        assert "not all parts" in await node(tmp_path / "node", heard).fetch(CODE)
+        assert "parts of the code bundle" in await node(tmp_path / "node", heard).fetch(CODE)
         assert await node(tmp_path / "node", heard).fetch(bundles.digest(OTHER)) == ""
         await heard.close()
 

@@ -43,7 +43,7 @@ def test_what_is_injected_is_found_as_what_it_is_and_the_job_goes_on(home: Path)
 
     pid = job.worker(0)
     stopped = injected(job, "SIGSTOP", "--rank", "0", "--for", "0")
-    assert stopped["pid"] == pid and stopped["undone"] == f"process {pid} goes on"
+    assert stopped["pid"] == pid and stopped["undone"] == f"process {pid} is resumed"
     assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
     assert job.status().attempt == 2
 

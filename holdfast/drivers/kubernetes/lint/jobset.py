@@ -39,7 +39,7 @@ def _jobset_backoff_limit(spot: Spot) -> Iterator[Hit]:
     "warning",
     "JobSet",
     why="JobSet defaults to OnFailure: the kubelet restarts one container while the other ranks "
-    "hang, and the JobSet never hears of it",
+    "hang, and the JobSet is never notified",
     help="set restartPolicy: Never in the pod template",
 )
 def _jobset_restart_policy(spot: Spot) -> Iterator[Hit]:

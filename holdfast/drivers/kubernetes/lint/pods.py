@@ -37,8 +37,8 @@ def _ports(template: Body) -> list[Body]:
     "host-network-dns",
     "error",
     "pod",
-    why="with the machine's network a pod also gets the machine's DNS, which knows no names of "
-    "Services or of other pods",
+    why="with the machine's network a pod also gets the machine's DNS, which resolves neither "
+    "Services nor other pods",
     help="set dnsPolicy: ClusterFirstWithHostNet beside hostNetwork: true",
 )
 def _host_network_dns(spot: Spot) -> Iterator[Hit]:
@@ -81,7 +81,7 @@ def _host_port_differs(spot: Spot) -> Iterator[Hit]:
     "host-network-crowded",
     "warning",
     "pod",
-    why="two pods on one machine that share its network fight for the same ports, and nothing "
+    why="two pods on one machine that share its network compete for the same ports, and nothing "
     "here keeps them apart",
     help="declare the ports under containers[].ports, or add a podAntiAffinity on the host name",
 )

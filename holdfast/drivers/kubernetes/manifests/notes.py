@@ -133,7 +133,7 @@ NOTES: dict[str, str] = {
         "The agent is the command; it starts Ray beside itself as KubeRay would."
     ),
     "RayJob.spec.rayClusterSpec.workerGroupSpecs.template.spec.restartPolicy=OnFailure": (
-        "With Never the pod would be deleted and made anew whatever it has ended with."
+        "With Never the pod would be deleted and recreated whatever its exit status."
     ),
     "TrainJob.spec.runtimeRef": (
         "A separate runtime: failure policies can only be set there, not in the TrainJob."
