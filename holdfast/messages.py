@@ -233,11 +233,11 @@ class EvidenceReply(Message, frozen=True, kw_only=True):
 
 
 class MachineChecked(Message, frozen=True, kw_only=True):
-    """Answer to `CheckMachine` with the same `number`: why its machine may not train; empty if it
-    may."""
+    """Answer to `CheckMachine` with the same `number`: why its machine may not train, or empty."""
 
     number: int
     why: str = ""
+    digests: dict[str, str] = {}  # of what it has computed, by check and kind of device
 
 
 class GroupOpened(Message, frozen=True, kw_only=True):

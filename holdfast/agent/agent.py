@@ -19,7 +19,7 @@ from typing import assert_never
 import msgspec
 
 from holdfast import bundles, compiled_code, learned_imports, meeting
-from holdfast.agent import environment, looks
+from holdfast.agent import environment, looks, machine_check
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
 from holdfast.agent.code_delivery import CodeDelivery
@@ -32,7 +32,6 @@ from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.job_versions import JobVersions
 from holdfast.agent.journal_replica import JournalReplica
 from holdfast.agent.leaving import Leaving
-from holdfast.agent.machine_check import unfit
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node import ON_A_LAPTOP, AgentOptions, NodeIdentity
 from holdfast.agent.node_end import NodeEnd
@@ -266,7 +265,7 @@ class Agent:
         )
 
     async def _check_machine(self) -> None:
-        why = await unfit(self._me.node, self._places, self._controller.fact)
+        why = (await machine_check.look(self._me.node, self._places, self._controller.fact)).why
         if not why:
             self._parts.offer.release()
             return
@@ -409,10 +408,12 @@ class Agent:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
 
     async def _check_again(self, order: CheckMachine) -> None:
-        why = await unfit(self._me.node, self._places, self._controller.fact, order.only)
-        if not why and not order.only:
+        found = await machine_check.look(
+            self._me.node, self._places, self._controller.fact, order.only
+        )
+        if not found.why and not order.only:
             self._parts.offer.release()  # it may have failed before it was ready
-        self._controller.answer(MachineChecked(number=order.number, why=why))
+        self._controller.answer(MachineChecked(number=order.number, **found._asdict()))
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run = self._attempts.shown

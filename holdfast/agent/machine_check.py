@@ -7,12 +7,13 @@ nodes share, for owner and mode of a folder and for settings of the container ju
 
 import sys
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.agent.program_output import output_of
 from holdfast.agent.storage.protocol import DurablePlace
-from holdfast.checks.compare import CheckReport
+from holdfast.checks.compare import CheckReport, digests
 from holdfast.checks.outcome import CheckResult
 from holdfast.checks.plan import DISK, nearest_folder
 from holdfast.events import ENVIRONMENT, HealthChanged, Severity
@@ -20,29 +21,41 @@ from holdfast.events import ENVIRONMENT, HealthChanged, Severity
 LONGEST_S = 300.0  # all of them together; each has its own deadline
 
 
-async def unfit(
+class MachineFound(NamedTuple):
+    """Why this machine may not train, empty if it may; digests of what it has computed, by check
+    and kind of device."""
+
+    why: str
+    digests: dict[str, str]
+
+
+async def look(
     node: str, places: Iterable[DurablePlace], tell: Callable[[HealthChanged], None], only: str = ""
-) -> str:
-    """Why this machine may not train; empty if it may. What is wrong on every machine alike is
-    told as a warning. `only`: for all that this check tells."""
+) -> MachineFound:
+    """What is wrong on every machine alike is told as a warning. `only`: for all that this check
+    tells."""
     folders = [nearest_folder(place.where) for place in places if place.own]
     command = [sys.executable, "-P", "-m", "holdfast.checks", f"--only={only}"]
     try:
         said = await output_of([*command, *dict.fromkeys(folders)], node, LONGEST_S)
     except TimeoutError:
-        return f"its checks timed out after {LONGEST_S:g} s"
+        return MachineFound(f"its checks timed out after {LONGEST_S:g} s", {})
     return _judged(said, node, tell)
 
 
-def _judged(said: bytes, node: str, tell: Callable[[HealthChanged], None]) -> str:
+def _judged(said: bytes, node: str, tell: Callable[[HealthChanged], None]) -> MachineFound:
     try:
         report = msgspec.json.decode(said, type=CheckReport)
     except msgspec.MsgspecError:
-        return "its checks ended without a result (see agent.log of the node)"
+        return MachineFound("its checks ended without a result (see agent.log of the node)", {})
     for one in report.checks:
         if one.environment and not one.name.startswith(DISK):  # the watch over folders tells that
             tell(_warning(node, one))
-    return "; ".join(f"{one.name}: {one.found}" for one in report.checks if one.blames_machine)
+    wrong = [f"{one.name}: {one.found}" for one in report.checks if one.blames_machine]
+    computed = {
+        f"{name}: {kind}": digest for (name, kind), digest in digests(report.checks).items()
+    }
+    return MachineFound("; ".join(wrong), computed)
 
 
 def _warning(node: str, result: CheckResult) -> HealthChanged:

@@ -16,7 +16,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def compared(here: Sequence[CheckResult], where: str, there: Sequence[CheckResult]) -> CheckResult:
     """The results of this machine beside those of another one."""
-    mine, theirs = _digests(here), _digests(there)
+    mine, theirs = digests(here), digests(there)
     both = sorted(mine.keys() & theirs.keys())
     name = f"as in {where}"
     if not both:
@@ -33,8 +33,8 @@ def compared(here: Sequence[CheckResult], where: str, there: Sequence[CheckResul
     return CheckResult(name=name, state="ok", found=f"the same bits in {len(both)} results")
 
 
-def _digests(results: Sequence[CheckResult]) -> dict[tuple[str, str], str]:
-    """By check and kind of device."""
+def digests(results: Sequence[CheckResult]) -> dict[tuple[str, str], str]:
+    """Of what was computed, by check and kind of device."""
     found = {}
     for one in results:
         for part in filter(None, one.digest.split(";")):

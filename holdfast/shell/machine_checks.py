@@ -1,9 +1,10 @@
 """Has nodes of a job check their machines: spares because somebody asks, and whom the controller
 names.
 
-A spare may have waited for weeks. One that fails is told as unfit, so it is replaced before it is
-needed; one that has got a rank meanwhile keeps it. Pure: sending only queues, and times are the
-caller's.
+What they have computed is compared with what others have, in this round or before: a machine that
+errs in the same way each time passes by itself. A spare may have waited for weeks. One that fails
+is told as unfit, so it is replaced before it is needed; one that has got a rank meanwhile keeps it.
+Pure: sending only queues, and times are the caller's.
 """
 
 import itertools
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from holdfast.actions import CheckNodes
 from holdfast.controller import State
+from holdfast.diagnosis.compared_results import outvoted
 from holdfast.events import NodesChecked, NodeUnfit
 from holdfast.messages import CheckMachine, ChecksReply, MachineChecked, RepeatStep
 from holdfast.shell.repetitions import Repetitions
@@ -48,6 +50,7 @@ class MachineChecks:
         self._rounds: dict[int, CheckRound] = {}
         self._replies: list[Reply] = []
         self._names: dict[str, str] = {}
+        self._computed: dict[str, dict[str, str]] = {}  # the newest digests of each node
 
     def ask(self, connected: Collection[str], now: float, reply: Reply) -> None:
         """What the machines of the spares are like."""
@@ -88,9 +91,15 @@ class MachineChecks:
         if asked is None or asked.asked.pop(node, None) is None:
             return
         asked.found[node] = answer.why
-        if answer.why and asked.done == self._reply:
-            self._put(NodeUnfit(node=node, why=answer.why))
+        self._computed[node] = {**self._computed.get(node, {}), **answer.digests}
+        if answer.why:
+            self._failed(asked, node, answer.why)
         self._end(answer.number)
+
+    def _failed(self, asked: CheckRound, node: str, why: str) -> None:
+        asked.found[node] = why
+        if asked.done == self._reply:
+            self._put(NodeUnfit(node=node, why=why))
 
     def gone(self, node: str) -> None:
         """Its connection is gone, and the answers with it."""
@@ -116,9 +125,15 @@ class MachineChecks:
             self._without(node)
 
     def _end(self, number: int) -> None:
-        if not self._rounds[number].asked:
-            over = self._rounds.pop(number)
-            over.done(over)
+        if self._rounds[number].asked:
+            return
+        over = self._rounds.pop(number)
+        known = {node: all_ for node, all_ in self._computed.items() if node in self._state.nodes}
+        self._computed = known
+        for node, why in outvoted(known).items():
+            if not over.found.get(node, "not asked"):
+                self._failed(over, node, why)
+        over.done(over)
 
     def _reply(self, over: CheckRound) -> None:
         replies, self._replies = self._replies, []

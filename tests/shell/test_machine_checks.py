@@ -54,6 +54,29 @@ def test_one_that_fails_is_replaced_and_the_others_stay() -> None:
     assert ("made", 1) in it.scene.effects
 
 
+def test_one_that_computes_other_bits_than_most_fails_though_it_passes_by_itself() -> None:
+    """Also in a later round of its own, which is how it is made sure of."""
+    scene = Scene(Limits(node_count=4))
+    wires = scene.running(*"abcd")
+    bits = {node: {"matmul: cpu": "other" if node == "c" else "same"} for node in "abcd"}
+
+    def found(*nodes: str) -> dict[str, str]:
+        scene.shell.checks.obey(CheckNodes(nodes=nodes, reason="x"), nodes, 1.0)
+        orders = [order for wire in wires for order in wire.told(CheckMachine)]
+        number = max(order.number for order in orders)
+        for node in nodes:
+            answer = MachineChecked(number=number, digests=bits[node])
+            scene.shell.answered(node, answer)
+        scene.settle()
+        return scene.events(NodesChecked)[-1].found
+
+    assert found("a", "b") == {"a": "", "b": ""}
+    assert found("c") == {"c": "matmul: cpu: its result differs from that of 2 of 3 nodes"}
+    assert found("d", "c")["c"].endswith("3 of 4 nodes")
+    bits["c"] = bits["d"]
+    assert found("c") == {"c": ""}, "it is repaired"
+
+
 @pytest.mark.parametrize("how", ["silent", "gone"])
 def test_who_does_not_answer_is_named(how: str) -> None:
     it = Asking()
