@@ -219,7 +219,7 @@ class RemoteSource:
     def _look(self) -> "JobStatus":
         import msgspec
 
-        from holdfast.drivers.kubernetes import remote
+        from holdfast.drivers.kubernetes import queued, remote
         from holdfast.drivers.kubernetes.remote_troubles import evidence, troubles
         from holdfast.drivers.kubernetes.submit_refusals import About
 
@@ -233,8 +233,8 @@ class RemoteSource:
         self._seen, self._troubles = seen, [*waits, *(error for error in record if error)]
         told = remote.status(seen)
         if waits and told.phase == "waiting":
-            told = msgspec.structs.replace(told, waiting_for=_in_short(waits))
-        return told
+            return msgspec.structs.replace(told, waiting_for=_in_short(waits))
+        return queued.quoted(told, found.queued)
 
 
 def _in_short(troubles: list[Error]) -> str:

@@ -22,6 +22,7 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.granted import AT_ONCE, Right, lacking
+from holdfast.drivers.kubernetes.manifests.kueue import DOMAIN, queue_of
 from holdfast.drivers.kubernetes.manifests.request import NEWEST, OLDEST, Request
 from holdfast.drivers.kubernetes.submit import wanted
 from holdfast.drivers.kubernetes.submit_refusals import INSTALL
@@ -37,6 +38,7 @@ PEOPLE = (  # what people do with a job that runs: group, resource, verbs
     ("apps", "deployments", ("get",)),
     ("apps", "deployments/scale", ("patch",)),
 )
+QUEUED = ((DOMAIN, "workloads", ("list",)),)  # to see why a queue does not admit it
 
 
 class ClusterCheck(NamedTuple):
@@ -120,7 +122,8 @@ def needed(request: Request) -> set[Right]:
         found.add(Right(group, kind.plural, "create", "", kind.namespaced))
         for rule in body.get("rules", ()):
             found |= _handed_on(rule, namespaced=kind.namespaced)
-    return found | {Right(group, what, verb) for group, what, verbs in PEOPLE for verb in verbs}
+    people = [*PEOPLE, *(QUEUED if queue_of(request.job) else ())]
+    return found | {Right(group, what, verb) for group, what, verbs in people for verb in verbs}
 
 
 def _group(kind: Kind) -> str:

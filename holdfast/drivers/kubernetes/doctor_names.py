@@ -3,6 +3,7 @@
 A pod that names something which is not there is accepted, and then waits without end.
 """
 
+from holdfast.drivers.kubernetes import queued
 from holdfast.drivers.kubernetes.cluster import (
     CLAIMS,
     PRIORITIES,
@@ -15,11 +16,11 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.doctor import ClusterCheck, Patient
+from holdfast.drivers.kubernetes.manifests.kueue import DOMAIN
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.spec import Job
 
 DEVICES = Kind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", namespaced=False)
-QUEUES = ("v1beta2", "v1beta1")  # versions of Kueue, the newest first
 MANY = frozenset(("ReadWriteMany", "ReadOnlyMany"))
 HELP = {
     "PersistentVolumeClaim": (
@@ -135,8 +136,8 @@ async def _queue(patient: Patient) -> list[ClusterCheck]:
     if kueue is None:
         return []
     last: ClusterCheck | None = None
-    for version in QUEUES:
-        kind = Kind(f"kueue.x-k8s.io/{version}", "LocalQueue", "localqueues")
+    for version in queued.VERSIONS:
+        kind = Kind(f"{DOMAIN}/{version}", "LocalQueue", "localqueues")
         last = await _exists(patient, kind, kueue.queue)
         if last.ok:
             return [last]

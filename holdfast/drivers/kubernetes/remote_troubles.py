@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.drivers.kubernetes.cluster import CLAIMS, EVENTS, ApiError, Cluster
 from holdfast.drivers.kubernetes.pods import CONFIG, PULL, Container, Pod
+from holdfast.drivers.kubernetes.queued import held_back
 from holdfast.drivers.kubernetes.remote import Look
 from holdfast.drivers.kubernetes.submit_refusals import About, spoken
 from holdfast.errors import Error
@@ -65,12 +66,15 @@ class Evidence(NamedTuple):
 
     events: Sequence[EventObject] = ()
     claims: Sequence[ClaimObject] | None = None  # None: not known
+    queued: str = ""  # why Kueue holds the job back
 
 
 async def evidence(cluster: Cluster, seen: Look) -> Evidence:
-    """Events and claims, if anything waits. What may not be read is left out."""
+    """Events, claims and Kueue's words, if anything waits. What may not be read is left out."""
     if seen.outcome is not None or not waiting(seen):
         return Evidence()
+    pods = [pod.uid for pod in seen.nodes]
+    queued = await held_back(cluster, seen.name, pods) if seen.queue else ""
     events: list[EventObject] = []
     claims: list[ClaimObject] | None = None
     try:
@@ -78,7 +82,7 @@ async def evidence(cluster: Cluster, seen: Look) -> Evidence:
         claims = (await cluster.listed(CLAIMS, ClaimObject)).items
     except ApiError:
         pass  # the rest of the answer does not depend on it
-    return Evidence([event for event in events if event.type == "Warning"], claims)
+    return Evidence([event for event in events if event.type == "Warning"], claims, queued)
 
 
 def waiting(seen: Look) -> bool:
