@@ -62,7 +62,7 @@ def test_workers_find_the_whole_data_set_and_the_next_attempt_reads_nothing(
     assert site.reads == 2
     said = [event.what for event in controller.of_kind(NodePreparing)]
     assert said[0].startswith("data set my-tokens: ")
-    assert said[-1] == "data set my-tokens: is here"
+    assert said[-1] == "data set my-tokens: is ready"
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def test_an_end_has_its_reason(keys: dict[str, Any], told: str) -> None:
         ("DeletionByTaintManager", "removed from its machine"),
         ("DeletionByPodGC", "removed with its machine"),
         ("TerminationByKubelet", "terminated by its machine"),
-        ("SomethingNew", "taken away"),
+        ("SomethingNew", "removed"),
     ],
 )
 def test_who_takes_a_pod_is_told_in_words_and_verbatim(reason: str, words: str) -> None:
