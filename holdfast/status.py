@@ -186,6 +186,14 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...] = ()  # empty in old incidents: only the step is kept
 
 
+class TimedFact(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that became known in an incident."""
+
+    at: float
+    kind: str  # suspected, looked, judged, exited, lost, stopped, verdict, evidence, restored, ...
+    text: str
+
+
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """From the first evidence of a fault until training was productive again (`ended_at`), or until
     the next fault if that came first (`overtaken`)."""
@@ -221,6 +229,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     overtaken: bool = False  # the next incident began before training was productive again
     choices: tuple[Choice, ...] = ()  # what was done next, and what else was weighed
     trace_id: str | None = None  # of its trace, where the job exports to OpenTelemetry (`otlp`)
+    facts: tuple[TimedFact, ...] = ()  # that became known, in order; of the newest incidents
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

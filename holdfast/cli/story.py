@@ -11,7 +11,7 @@ from holdfast.cli.output import count, duration
 
 if TYPE_CHECKING:
     from holdfast.controller import IncidentRecord
-    from holdfast.status import Goodput, Incident, JobStatus, TierStatus, UpdateStatus
+    from holdfast.status import Choice, Goodput, Incident, JobStatus, TierStatus, UpdateStatus
 
 _OURS = ("/holdfast/train/", "/holdfast/checkpoint/")
 
@@ -49,33 +49,38 @@ def verdict(incident: "Incident") -> str:
 
 
 def course(incident: "Incident") -> list[str]:
-    """What happened one after the other: noticed, done, over; times since it began."""
-    told = [(incident.detected_at, "seen ", "noticed")] if incident.detected_at else []
+    """What happened one after the other: what became known, what was weighed and done, and the end;
+    times since it began."""
+    told: list[tuple[float, str, list[str]]] = []
+    for fact in incident.facts:
+        if text := _new_in(fact.text, incident.summary):
+            told.append((fact.at, "done" if fact.kind == "looked" else "seen", [text]))
+    if incident.detected_at and all(at != incident.detected_at for at, *_ in told):
+        told.append((incident.detected_at, "seen", ["noticed"]))
+    told += [(choice.at, "next", _weighed(choice, incident.summary)) for choice in incident.choices]
     for action in incident.actions:
         done = measure(action.action, action.reason, incident.summary)
-        told.append((action.at, "done ", done or "stop the attempt"))
+        told.append((action.at, "done", [done or "stop the attempt"]))
     if incident.ended_at is not None:
         how = "the next incident begins" if incident.overtaken else "training is productive again"
-        told.append((incident.ended_at, "over ", how))
-    began = incident.started_at
-    return [f"{word}  after {duration(max(0.0, at - began))}: {text}" for at, word, text in told]
-
-
-def weighed(incident: "Incident") -> list[str]:
-    """What was done next, each time with the steps that were weighed: what they were expected to
-    cost the whole job, and why they were taken or not."""
+        told.append((incident.ended_at, "over", [how]))
     lines = []
-    for choice in incident.choices:
-        at = duration(max(0.0, choice.at - incident.started_at))
-        reason = _new_in(choice.reason, incident.summary) or choice.reason
-        lines.append(f"next  after {at}, for {choice.about}: {choice.step}: {reason}")
-        for one in choice.alternatives:
-            taken = one.step == choice.step
-            said = _new_in(one.why, incident.summary) or one.why
-            why = "taken" if taken else f"would do: {said}" if one.sufficient else said
-            lines.append(
-                f"  {'>' if taken else ' '} {one.step:<16}{duration(one.cost_s):>9}  {why}"
-            )
+    for at, word, (text, *below) in sorted(told, key=lambda one: one[0]):
+        lines.append(f"{word}   after {duration(max(0.0, at - incident.started_at))}: {text}")
+        lines += below
+    return lines
+
+
+def _weighed(choice: "Choice", summary: str) -> list[str]:
+    """What was done next, and below it the steps that were weighed: what they were expected to cost
+    the whole job, and why they were taken or not."""
+    reason = _new_in(choice.reason, summary) or choice.reason
+    lines = [f"for {choice.about}: {choice.step}: {reason}"]
+    for one in choice.alternatives:
+        taken = one.step == choice.step
+        said = _new_in(one.why, summary) or one.why
+        why = "taken" if taken else f"would do: {said}" if one.sufficient else said
+        lines.append(f"  {'>' if taken else ' '} {one.step:<16}{duration(one.cost_s):>9}  {why}")
     return lines
 
 

@@ -119,8 +119,6 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
         result(f"  reach  {text}")
     for text in story.course(incident):
         result(f"  {text}")
-    for text in story.weighed(incident):
-        result(f"  {text}")
     result(f"  cost   {story.bill(incident)}")
     if help_ := known.remedy if known is not None else advice(incident):
         result(f"  help   {help_}")

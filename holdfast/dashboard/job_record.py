@@ -109,7 +109,7 @@ class JobRecord:
         trouble = self._reader.trouble
         return JobLook(
             status=status,
-            incidents=report.incidents(self.name, state, ledger),
+            incidents=report.incidents(self.name, state, ledger, self._reader.facts),
             ledger=ledger,
             marks=self._reader.marks(),
             dimensions=_dimensions(job, state),

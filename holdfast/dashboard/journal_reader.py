@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from holdfast import journal
 from holdfast.actions import Entry, StartAttempt
+from holdfast.drivers.incident_facts import IncidentFacts
 from holdfast.errors import Error
 from holdfast.events import CheckpointCommitted, LossPlateaued, NumbersSpiked, Progressed
 from holdfast.goodput import Bookkeeper, Ledger
@@ -42,6 +43,7 @@ class JournalReader:
         found = _identity(self._path)  # known once its header could be read
         header = journal.read_header(self._path)
         self._books, self.written_by = Bookkeeper(header.created_at), header.holdfast
+        self.facts = IncidentFacts()
         self._file = found
         self._after: journal.Mark | None = None
         self._marks: dict[str, deque[CurveMark]] = {}
@@ -57,6 +59,7 @@ class JournalReader:
             for entry, mark in journal.read(self._path, self._after):
                 self._after, self.last_at = mark, entry.at
                 self._books.add(entry)
+                self.facts.hear(entry)
                 self._note(entry)
         except Error as error:
             self.trouble = error

@@ -13,6 +13,7 @@ from holdfast.actions import Entry
 from holdfast.controller import State
 from holdfast.diagnosis.verdict import Pages
 from holdfast.drivers import report
+from holdfast.drivers.incident_facts import IncidentFacts
 from holdfast.goodput import Bookkeeper, JournalCounters, Ledger, to_goodput
 from holdfast.replay import until_damage
 from holdfast.status import Goodput, Incident, JobStatus
@@ -34,6 +35,7 @@ class JobBooks:
         self._name, self._state, self._clock = name, state, clock
         self._newest, self._waits_for = newest, waits_for
         self._books = Bookkeeper(journal.read_header(journal_path).created_at)
+        self._facts = IncidentFacts()
         self.counters = JournalCounters()
         for entry in until_damage(journal_path):
             self.add(entry)
@@ -41,12 +43,13 @@ class JobBooks:
     def add(self, entry: Entry) -> None:
         """The next entry."""
         self._books.add(entry)
+        self._facts.hear(entry)
         self.counters.hear(entry, self._books)
 
     def look(self) -> tuple[JobStatus, tuple[Incident, ...], Goodput]:
         """All of it."""
         ledger = self.ledger()
-        incidents = tuple(report.incidents(self._name, self._state, ledger))
+        incidents = tuple(report.incidents(self._name, self._state, ledger, self._facts))
         return self._status(ledger), incidents, to_goodput(self._name, ledger)
 
     def goodput(self) -> Goodput:

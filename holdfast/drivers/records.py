@@ -27,6 +27,7 @@ from holdfast.diagnosis import lemons
 from holdfast.drivers import report
 from holdfast.drivers.engines import clear, use_ray
 from holdfast.drivers.fencing import require_gone
+from holdfast.drivers.incident_facts import IncidentFacts
 from holdfast.errors import Error
 from holdfast.events import NodeJoined
 from holdfast.files import read_plain, unusable
@@ -413,9 +414,11 @@ def status(folder: Path, now: float) -> JobStatus:
 
 def incidents(folder: Path, now: float) -> list[Incident]:
     """Every incident with its cost."""
-    state = state_of(folder)
-    until = _until(folder, state, now)
-    return report.incidents(folder.name, state, ledger_of(folder, None if state.ended else until))
+    state, path, facts = state_of(folder), folder / JOURNAL, IncidentFacts()
+    until = None if state.ended else _until(folder, state, now)
+    entries = facts.passing(until_damage(path))
+    accounts = ledger(journal.read_header(path).created_at, entries, until)
+    return report.incidents(folder.name, state, accounts, facts)
 
 
 def goodput(folder: Path, now: float) -> Goodput:

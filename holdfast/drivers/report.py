@@ -11,6 +11,7 @@ from holdfast.controller import IncidentRecord, State, stragglers
 from holdfast.controller.conditions import standing
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import Node, TierRecord
+from holdfast.drivers.incident_facts import IncidentFacts
 from holdfast.drivers.otlp import ids
 from holdfast.goodput.ledger import Ledger
 from holdfast.masking import MASK, SECRET_NAME, masker
@@ -277,12 +278,12 @@ def _waiting_for(state: State) -> str | None:
             return None
 
 
-def incidents(job: str, state: State, ledger: Ledger) -> list[Incident]:
-    """Every incident with its bill."""
-    return [_incident(job, record, ledger) for record in state.incidents]
+def incidents(job: str, state: State, ledger: Ledger, facts: IncidentFacts) -> list[Incident]:
+    """Every incident with its bill, and what became known in it."""
+    return [_incident(job, record, ledger, facts) for record in state.incidents]
 
 
-def _incident(job: str, record: IncidentRecord, ledger: Ledger) -> Incident:
+def _incident(job: str, record: IncidentRecord, ledger: Ledger, facts: IncidentFacts) -> Incident:
     bill = ledger.bill(record.id)
     error = record.error
     return Incident(
@@ -317,4 +318,5 @@ def _incident(job: str, record: IncidentRecord, ledger: Ledger) -> Incident:
         version=record.version,
         choices=tuple(record.choices),
         trace_id=ids.written(ids.trace_id(job, ledger.start_ms, record.id)),
+        facts=facts.of(record),
     )

@@ -18,6 +18,7 @@ from holdfast.status import (
     NodeStatus,
     Note,
     TierStatus,
+    TimedFact,
     UpdateStatus,
 )
 
@@ -107,6 +108,29 @@ def test_the_course_of_an_incident_is_told_in_order_with_times() -> None:
     assert story.verdict(incident(confidence=0.57)) == "worker-killed (confidence 57 %)"
 
 
+def test_facts_decisions_and_orders_are_one_story_and_say_nothing_twice() -> None:
+    facts = (
+        TimedFact(at=0.3, kind="suspected", text="suspected: no progress of rank 1 for 2.0 s"),
+        TimedFact(at=0.3, kind="looked", text="look at all workers"),
+        TimedFact(at=1.0, kind="judged", text=f"judged: a hang (confidence 90 %): {SUMMARY}"),
+        TimedFact(at=1.0, kind="lost", text=SUMMARY),
+        TimedFact(at=3.0, kind="first_step", text="attempt 2 has done its first step"),
+    )
+    actions = (ActionTaken(at=1.0, action="StopAttempt", reason=SUMMARY),)
+    choice = Choice(at=2.0, about="attempt 1", cause="hang", step="restart", reason="cheapest")
+    known = incident(facts=facts, actions=actions, choices=(choice,), detected_at=1.0)
+    assert story.course(known) == [
+        "seen   after 300 ms: suspected: no progress of rank 1 for 2.0 s",
+        "done   after 300 ms: look at all workers",
+        "seen   after 1.0 s: judged: a hang (confidence 90 %)",
+        "done   after 1.0 s: stop the attempt",
+        "next   after 2.0 s: for attempt 1: restart: cheapest",
+        "seen   after 3.0 s: attempt 2 has done its first step",
+    ]
+    lost = incident(facts=facts[3:4], detected_at=1.0)
+    assert story.course(lost) == ["seen   after 1.0 s: noticed"], "the summary says the rest"
+
+
 def test_what_was_weighed_is_told_with_its_cost_and_why_it_was_not_taken() -> None:
     weighed = (
         Alternative(
@@ -119,9 +143,9 @@ def test_what_was_weighed_is_told_with_its_cost_and_why_it_was_not_taken() -> No
     made = Choice(at=1.5, about="attempt 2", cause="device-error", step="restart", reason=reason,
                   alternatives=weighed)  # fmt: skip
     old = msgspec.structs.replace(made, alternatives=())
-    told = story.weighed(incident(choices=(made, old)))
+    told = story.course(incident(choices=(made, old)))
     assert told == [
-        "next  after 1.5 s, for attempt 2: restart: no evidence against the nodes",
+        "next   after 1.5 s: for attempt 2: restart: no evidence against the nodes",
         "  > restart            510 ms  taken",
         "    replace            19.7 s  would do: fault 1 of node-1",
         "    wait                2.6 s  no node is missing",
@@ -138,7 +162,7 @@ def test_what_was_weighed_does_not_tell_for_each_step_again_what_happened() -> N
     )
     made = Choice(at=0.0, about="attempt 2", cause="worker-exception", step="give-up", reason=why,
                   alternatives=weighed)  # fmt: skip
-    told = story.weighed(incident(choices=(made,)))
+    told = story.course(incident(choices=(made,)))
     assert told[0].endswith("give-up: the same error repeated at the same place without progress")
     assert told[1].endswith(" the same error repeated at the same place without progress")
     assert told[2].endswith(f" {SUMMARY}"), "it would have no reason at all"

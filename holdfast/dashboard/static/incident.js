@@ -37,6 +37,7 @@ export function incident(name, number) {
 function story(one) {
   const events = [[one.started_at, "it began"]];
   if (one.detected_at) events.push([one.detected_at, "noticed"]);
+  for (const fact of one.facts) events.push([fact.at, fact.text]);
   for (const action of one.actions) events.push([action.at, `${words(action.action)}${action.reason && action.reason !== one.summary ? `: ${action.reason}` : ""}`]);
   for (const choice of one.choices) events.push([choice.at, `chosen for ${choice.about}: ${choice.step}`]);
   if (one.ended_at !== null) events.push([one.ended_at, one.overtaken ? "the next incident begins" : "training is productive again"]);
