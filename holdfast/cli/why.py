@@ -13,6 +13,7 @@ from holdfast.cli.source import job_source, lacking, tell
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
+    from holdfast.diagnosis.signatures import Signature
     from holdfast.status import Incident, JobStatus
 
 
@@ -34,12 +35,14 @@ def why(
         found, troubles = source.incidents(), source.troubles()
         incident = _chosen(found, number, status.job, source.words)
         tail = _tail(source.folder, incident) if incident and source.folder else []
+        known = _known(incident, source.folder)
         if as_json:
-            json_result({**_fields(status, incident, tail), "incomplete": lacking(troubles)})
+            told = _fields(status, incident, tail, known)
+            json_result({**told, "incomplete": lacking(troubles)})
         elif incident is None:
             result(_quiet(status))
         else:
-            _print(status, incident, len(found), tail, source.words)
+            _print(status, incident, len(found), tail, source.words, known)
         tell(troubles)
 
 
@@ -66,8 +69,16 @@ def _chosen(found: "list[Incident]", number: int | None, job: str, words: str) -
     )
 
 
-def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -> dict[str, Any]:
-    from holdfast.drivers.explained import advice
+def _known(incident: "Incident | None", folder: Path | None) -> "Signature | None":
+    from holdfast.drivers.explained import known_problem
+
+    return None if incident is None else known_problem(incident, folder)
+
+
+def _fields(
+    status: "JobStatus", incident: "Incident | None", tail: list[str], known: "Signature | None"
+) -> dict[str, Any]:
+    from holdfast.drivers.explained import advice, problem_fields
 
     return {
         "job": status.job,
@@ -77,17 +88,10 @@ def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -
         "waiting_for": status.waiting_for,
         "incident": incident,
         "log_tail": tail,
-        "known_problem": _told(incident, tail),
+        "known_problem": None if known is None else problem_fields(known),
         "advice": advice(incident) if incident is not None else None,
         "notes": status.notes,
     }
-
-
-def _told(incident: "Incident | None", tail: list[str]) -> dict[str, str] | None:
-    from holdfast.drivers.explained import known_problem, problem_fields
-
-    known = known_problem(incident, tail) if incident is not None else None
-    return problem_fields(known) if known is not None else None
 
 
 def _quiet(status: "JobStatus") -> str:
@@ -101,8 +105,15 @@ def _quiet(status: "JobStatus") -> str:
     return "\n".join([*lines, story.training(status), *notes, *health])
 
 
-def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], words: str) -> None:
-    from holdfast.drivers.explained import advice, known_problem
+def _print(
+    status: "JobStatus",
+    incident: "Incident",
+    of: int,
+    tail: list[str],
+    words: str,
+    known: "Signature | None" = None,
+) -> None:
+    from holdfast.drivers.explained import advice
 
     result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
     result(f"  cause  {story.verdict(incident)}; {story.place(incident)}")
@@ -111,7 +122,7 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
         result(f"  code   version {incident.version}; now {story.version(status)}")
     if story.followers(incident):
         result(f"  ranks  {story.followers(incident)}")
-    if (known := known_problem(incident, tail)) is not None:
+    if known is not None:
         result(f"  known  {known.slug} ({known.blame}): {known.cause}")
     for text in incident.health:
         result(f"  health {text}")

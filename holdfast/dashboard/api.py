@@ -98,7 +98,7 @@ class Pages:
                 help=f"holdfast incidents {record.name}",
             )
         tail = log_tail(record.folder, incident)
-        known = known_problem(incident, tail)
+        known = known_problem(incident, record.folder)
         return {
             "incident": incident,
             "log_tail": tail,

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.dashboard.job_record import JobLook, JobRecord
 from holdfast.dashboard.ribbon import ribbon
-from holdfast.drivers.explained import advice, known_problem, log_tail, problem_fields
+from holdfast.drivers.explained import advice, known_problem, problem_fields
 from holdfast.errors import Error
 from holdfast.goodput import Bucket, to_goodput
 from holdfast.masking import masker
@@ -199,7 +199,7 @@ def _marks(look: JobLook) -> list[ReportedMark]:
 
 
 def _incident(record: JobRecord, one: Incident, per_hour: float | None) -> ReportedIncident:
-    known = known_problem(one, log_tail(record.folder, one))
+    known = known_problem(one, record.folder)
     return ReportedIncident(
         incident=one,
         known_problem=problem_fields(known) if known is not None else None,

@@ -34,7 +34,7 @@ class Spotted(NamedTuple):
 
 def spotted(lines: Iterable[str]) -> list[Spotted]:
     """Known problems in the lines of a log, the likeliest cause first: what is only a consequence
-    comes last, and what was printed earlier before what came later."""
+    comes last, before it what is general, and what was printed earlier before what came later."""
     found: dict[str, Spotted] = {}
     for number, line in enumerate(lines, 1):
         one = _first(line)
@@ -49,5 +49,5 @@ def _first(line: str) -> Signature | None:
     return next((one for one in SIGNATURES.values() if one.pattern.search(line)), None)
 
 
-def _rank(one: Spotted) -> tuple[bool, int]:
-    return one.signature.blame is Blame.CONSEQUENCE, one.line
+def _rank(one: Spotted) -> tuple[bool, bool, int]:
+    return one.signature.blame is Blame.CONSEQUENCE, one.signature.general, one.line

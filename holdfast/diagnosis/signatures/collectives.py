@@ -97,6 +97,7 @@ COLLECTIVES = (
         "A system call of NCCL failed: mostly a connection, sometimes shared memory or a device.",
         "Set NCCL_DEBUG=INFO and look for the first `NCCL WARN` line above the exception: it names "
         "the call. Then check interfaces, firewalls and /dev/shm.",
+        general=True,
     ),
     signature(
         "nccl-cuda-error",
@@ -105,6 +106,7 @@ COLLECTIVES = (
         "A CUDA call inside NCCL failed.",
         "Look for an earlier CUDA error of this rank and for XID messages in `dmesg`; with "
         "NCCL_DEBUG=INFO the line before names the call. Out of memory looks like this, too.",
+        general=True,
     ),
     signature(
         "nccl-remote-error",
@@ -120,6 +122,7 @@ COLLECTIVES = (
         "A check inside NCCL failed: mostly versions or a topology that it does not understand.",
         "Set NCCL_DEBUG=INFO and read the WARN line above; compare driver, CUDA and NCCL versions "
         "with the support matrix.",
+        general=True,
     ),
     signature(
         "nccl-invalid-usage",
@@ -127,6 +130,7 @@ COLLECTIVES = (
         Blame.CODE,
         "A collective was called with arguments that NCCL refuses.",
         "Ranks must call the same collective with the same sizes and types, each on its own GPU.",
+        general=True,
     ),
     signature(
         "no-gpu-for-nccl",
