@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from holdfast.controller import conditions
 from holdfast.controller.phases import Phase
-from holdfast.controller.policies.ladder import RESIZED
+from holdfast.controller.policies.ladder import RESIZED, SURE
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
 from holdfast.events import (
     AttemptStopped,
@@ -36,6 +37,7 @@ REPEATED = "repeated"
 GUESS = "worker-failed"  # of an exit, until its verdict comes
 LOST, LEFT = "node-lost", "node-left"
 CERTAIN = 0.9  # a verdict that no other exit, and no lost connection, can explain
+SEEN, DOUBTED = 0.95, 0.6  # of what was seen itself; where something else came before
 EVIDENCE_KEPT = 8  # newest incidents that keep what nodes told
 EVERYBODY = "all nodes"
 LISTED_MAX = 8  # nodes that a summary names; the incident has all of them
@@ -213,6 +215,7 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
     ):
         failed = [death for death in state.deaths if death.exited.exit_code != 0]
         incident.also_failed = sum(len(death.ranks) for death in failed)
+        incident.confidence = _confidence(state, incident, verdict)
         return
     incident.cause, incident.summary = verdict.cause, verdict.summary
     incident.confidence = verdict.confidence
@@ -230,16 +233,37 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
         _blame_without_exit(state, incident, verdict.rank)
 
 
+def _confidence(state: State, incident: IncidentRecord, verdict: Diagnosed) -> float | None:
+    """Of a cause that was seen itself, and not concluded from how workers exited. A judgement, not
+    a measurement; None: somebody wanted it, and there is nothing to be sure of."""
+    match incident.cause:
+        case "node-lost":  # a worker of another node may have failed for a reason of its own
+            alive = {
+                death.exited.rank for death in state.deaths if death.exited.node in state.nodes
+            }
+            other = verdict.rank in alive and verdict.confidence >= SURE
+            return DOUBTED if other and _died_first(state, incident, verdict) else SEEN
+        case "corruption":  # parameters differ for certain; of two nobody knows whose are wrong
+            return SEEN if incident.rank is not None else CERTAIN
+        case conditions.CAUSE:
+            return conditions.CONFIDENCE
+        case "nan":
+            return SEEN
+        case _:
+            return None
+
+
 def _failed_before(state: State, incident: IncidentRecord, verdict: Diagnosed) -> bool:
     """Whether a node was lost only after a worker had failed for a reason of its own: agents of a
     busy machine may be too slow to stop what has failed."""
     own = verdict.confidence >= CERTAIN and (verdict.user_error or verdict.environment)
+    return incident.cause in (LOST, LEFT) and own and _died_first(state, incident, verdict)
+
+
+def _died_first(state: State, incident: IncidentRecord, verdict: Diagnosed) -> bool:
+    """Whether the incident began with the death of the worker that is blamed."""
     died = [death.at for death in state.deaths if death.exited.rank == verdict.rank]
-    return (
-        incident.cause in (LOST, LEFT)
-        and own
-        and min(died, default=math.inf) <= (incident.started_at)
-    )
+    return min(died, default=math.inf) <= incident.started_at
 
 
 def keep_evidence(state: State, event: EvidenceTaken) -> None:

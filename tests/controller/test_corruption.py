@@ -44,6 +44,7 @@ def test_the_attempt_stops_and_the_next_one_goes_on_below_the_step_that_differs(
     (incident,) = world.state.incidents
     assert (incident.cause, incident.rank, incident.node) == ("corruption", 1, "b")
     assert incident.evidence[1] == "rank 1 on b: differs from all others"
+    assert incident.confidence == 0.95
     world.train(step=11, restored=8)
     assert incident.ended_at is not None and incident.steps_lost == 0
     assert world.state.restore_below is None, "training is past the place"
@@ -68,6 +69,8 @@ def test_without_a_majority_nobody_is_blamed_or_replaced() -> None:
         assert "Fence" not in kinds(restarted(world, step))
         world.train(step=step + 10, restored=step - 2)
     assert {incident.rank for incident in world.state.incidents} == {None}
+    sure = {incident.confidence for incident in world.state.incidents}
+    assert sure == {0.9}, "they differ for certain"
 
 
 def test_a_worker_that_failed_because_of_it_is_explained_by_it() -> None:

@@ -54,6 +54,7 @@ def test_a_fault_that_will_not_pass_stops_the_attempt_and_a_spare_takes_over() -
     assert (incident.cause, incident.node) == ("hardware-fault", "b")
     assert incident.summary == f"b: {XID}"
     assert incident.health and "drain and reboot" in incident.health[0]
+    assert incident.confidence == 0.9
 
 
 def test_an_error_that_the_stop_brings_about_does_not_move_the_blame() -> None:

@@ -32,7 +32,8 @@ def test_a_node_lost_meanwhile_explains_what_may_come_from_it(verdict: dict[str,
     world.tell(world.exited("a", 0))
     world.tell(NodeLost(node="b", reason=NodeLostReason.SILENT, detail="no heartbeat"))
     world.recover(rank=0, **verdict)
-    assert world.state.incidents[0].cause == "node-lost"
+    (incident,) = world.state.incidents
+    assert (incident.cause, incident.confidence) == ("node-lost", 0.6), "a worker had failed before"
 
 
 def test_an_error_that_came_after_a_node_was_lost_is_explained_by_that() -> None:
@@ -40,4 +41,14 @@ def test_an_error_that_came_after_a_node_was_lost_is_explained_by_that() -> None
     world.tell(NodeLost(node="b", reason=NodeLostReason.PROCESS, detail="killed"))
     world.tell(world.exited("a", 0))
     world.recover(cause="worker-exception", user_error=True, confidence=0.95, rank=0)
-    assert world.state.incidents[0].cause == "node-lost"
+    (incident,) = world.state.incidents
+    assert (incident.cause, incident.confidence) == ("node-lost", 0.95)
+
+
+def test_the_end_of_its_own_worker_casts_no_doubt_on_the_loss_of_a_node() -> None:
+    world = running()
+    world.kill("b", 1)
+    world.tell(NodeLost(node="b", reason=NodeLostReason.PROCESS, detail="killed"))
+    world.recover(cause="worker-killed", confidence=0.95)
+    (incident,) = world.state.incidents
+    assert (incident.cause, incident.confidence) == ("node-lost", 0.95)
