@@ -14,6 +14,7 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     ended: str = ""  # how; empty: it lived, or its end was not known yet
     page: str = ""
     output: tuple[str, ...] = ()  # its last lines
+    stacks: tuple[str, ...] = ()  # of a hang: its threads, and those of its processes
 
 
 class NodeEvidence(msgspec.Struct, frozen=True, kw_only=True):

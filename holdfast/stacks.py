@@ -48,10 +48,12 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
 
 class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose main threads stand at the same place. `threads` are all of the lowest of them,
-    the main one first; empty if they could not be read, and `why` says so."""
+    the main one first; empty if they could not be read, and `why` says so. `below` are those of
+    its processes, as of a data loader, after several looks; after one they are among `threads`."""
 
     ranks: Ranks
     threads: tuple[ThreadStack, ...] = ()
+    below: tuple[ThreadStack, ...] = ()
     state: str = ""  # of the process: running, sleeping, stopped, disk-sleep, zombie
     why: str = ""
     sleeps_in: str = ""  # function of the kernel in which the lowest waits, if it says so

@@ -21,11 +21,21 @@ import psutil
 
 from holdfast.agent.activity import activity, usage_of
 from holdfast.events import in_rows
-from holdfast.stacks import MAIN, MAX_THREADS, StackGroup, ThreadStack, joined, shortened
+from holdfast.stacks import (
+    MAIN,
+    MAX_THREADS,
+    Activity,
+    StackGroup,
+    ThreadStack,
+    joined,
+    shortened,
+)
 
 ONE_S = 5.0  # for one process
 AT_ONCE = 4  # programs that read
 MAX_CHILDREN = 8  # processes of a worker that are read besides it, as of its data loader
+BELOW_S = 2.0  # for all of these after several looks, which an answer waits for
+BELOW_GROUPS = 4  # groups of workers of which one is read with its processes then
 ENTRIES = frozenset(
     (
         "do_syscall_64", "x64_sys_call", "do_fast_syscall_32", "__do_sys_restart_syscall",
@@ -69,11 +79,18 @@ class DumpError(Exception):
 async def stacks_of(
     workers: Iterable[LookedAt], looks: int = 1, apart_s: float = 0.0
 ) -> tuple[StackGroup, ...]:
-    """Of these workers, with the processes below them; of more than one look only the workers
-    themselves, and what they did meanwhile. Never raises; takes a few seconds at most."""
-    turns = asyncio.Semaphore(AT_ONCE)
-    found = (_worker(one, turns, looks, apart_s) for one in workers)
-    return joined(await asyncio.gather(*found))
+    """Of these workers, with the processes below them; of more than one look what they did
+    meanwhile, and the processes below one worker of each group that does not move. Never raises;
+    takes a few seconds at most."""
+    turns, known = asyncio.Semaphore(AT_ONCE), list(workers)
+    found = joined(await asyncio.gather(*(_worker(one, turns, looks, apart_s) for one in known)))
+    if looks == 1:
+        return found
+    pids = {one.rank: one.pid for one in known}
+    stands = [one for one in found if one.threads and one.activity is not Activity.MOVES]
+    reads = (_below(pids[one.ranks[0][0]], turns, BELOW_S) for one in stands[:BELOW_GROUPS])
+    below = dict(zip((one.ranks for one in stands), await asyncio.gather(*reads), strict=False))
+    return tuple(msgspec.structs.replace(one, below=below.get(one.ranks, ())) for one in found)
 
 
 async def _worker(
@@ -133,17 +150,36 @@ async def _with_children(
     process: psutil.Process, worker: LookedAt, turns: asyncio.Semaphore
 ) -> StackGroup:
     """One worker with the processes below it. Raises `psutil.Error`."""
-    children = process.children(recursive=True)[:MAX_CHILDREN]
     found = await _look(process, worker, turns)
     if not found.threads:
         return found
-    below = await asyncio.gather(
-        *(_process(child.pid, turns) for child in children), return_exceptions=True
-    )
-    threads = list(found.threads)
-    for others in below:  # a child may be no Python program, or just end
-        threads += others if isinstance(others, list) else []
-    return msgspec.structs.replace(found, threads=tuple(threads[:MAX_THREADS]))
+    threads = (*found.threads, *await _below(process.pid, turns))
+    return msgspec.structs.replace(found, threads=threads[:MAX_THREADS])
+
+
+async def _below(
+    pid: int, turns: asyncio.Semaphore, wait_s: float | None = None
+) -> tuple[ThreadStack, ...]:
+    """The threads of the processes below a worker, as far as they are read within this time: one
+    may be no Python program, or just end."""
+    children = (await asyncio.to_thread(_children, pid))[:MAX_CHILDREN]
+    reads = [asyncio.ensure_future(_process(child, turns)) for child in children]
+    if not reads:
+        return ()
+    try:
+        done, _ = await asyncio.wait(reads, timeout=wait_s)
+        read = [one.result() for one in reads if one in done and one.exception() is None]
+    finally:
+        for one in reads:
+            one.cancel()
+    return tuple(thread for threads in read for thread in threads)[:MAX_THREADS]
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 async def _process(pid: int, turns: asyncio.Semaphore) -> list[ThreadStack]:

@@ -28,6 +28,9 @@ def _rank(one: "RankEvidence", *, with_output: bool) -> Iterator[str]:
     told = ", ".join(filter(None, (one.ended, one.page)))
     if told:
         yield f"rank {one.rank}: {told}"
+    if one.stacks:
+        yield f"rank {one.rank}, all its threads and processes:"
+        yield from (f"  {line}" for line in one.stacks)
     if with_output and one.output:
         yield f"rank {one.rank} had printed:"
         yield from (f"  {line}" for line in one.output)

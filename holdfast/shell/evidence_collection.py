@@ -6,11 +6,13 @@ that the verdict blames, if it was not among them. They try to reach each other 
 does not answer in time is named. Pure: sending only queues, and times are the caller's.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from holdfast.controller import IncidentRecord, State
+from holdfast.controller.incidents import node_of
 from holdfast.events import Diagnosed, EvidenceTaken
 from holdfast.evidence import NodeEvidence, RankEvidence
 from holdfast.messages import EvidenceReply, TakeEvidence
@@ -21,6 +23,9 @@ FAILED_MAX = 4  # of these; the others are a sample
 NODE_S = 6.0
 TOLD_BYTES = 24 * 1024  # of one incident, in the journal and in the record
 FEW_LINES = 4  # of the output of a rank that had not failed
+
+RankStacks = Mapping[int, tuple[str, ...]]
+NO_STACKS: RankStacks = MappingProxyType({})
 
 
 class EvidenceCollection:
@@ -40,9 +45,11 @@ class EvidenceCollection:
         self._known: dict[str, None] = {}  # who was asked about this incident
         self._found: list[NodeEvidence] = []
         self._missing: list[str] = []
+        self._stacks: dict[tuple[str, int], tuple[str, ...]] = {}  # by node and rank, not told yet
 
-    def begin(self, connected: Collection[str], now: float) -> None:
-        """The attempt is being stopped; without an incident somebody has asked for that."""
+    def begin(self, connected: Collection[str], now: float, stacks: RankStacks = NO_STACKS) -> None:
+        """The attempt is being stopped; without an incident somebody has asked for that. `stacks`
+        are those of a hang, by rank."""
         incident = self._state.open_incident
         if incident is None or (self._incident is not None and self._incident.id == incident.id):
             return
@@ -50,6 +57,8 @@ class EvidenceCollection:
         self._tell()
         self._reachability.begin()
         self._incident, self._known = incident, {}
+        hang = stacks if incident.cause == "hang" else NO_STACKS
+        self._stacks = {(node_of(self._state, rank), rank): told for rank, told in hang.items()}
         self._ask(chosen(self._state, incident), connected, now)
 
     def diagnosed(
@@ -108,16 +117,16 @@ class EvidenceCollection:
 
     def _tell(self) -> None:
         """What there is so far, of the incident that it is about."""
-        if self._incident is not None and self._found:
+        if self._incident is not None and (self._found or self._stacks):
             names = tuple(sorted(self._name(node) for node in {*self._missing, *self._asked}))
-            found = fitting(self._found, self._incident.rank)
+            found = fitting(with_stacks(self._found, self._stacks), self._incident.rank)
             network = self._reachability.told(self._now)
             self._put(
                 EvidenceTaken(
                     incident=self._incident.id, found=found, missing=names, network=network
                 )
             )
-        self._found, self._missing, self._asked = [], [], {}
+        self._found, self._missing, self._asked, self._stacks = [], [], {}, {}
 
     def _name(self, node: str) -> str:
         known = self._state.nodes.get(node)
@@ -143,18 +152,49 @@ def fitting(
 ) -> tuple[NodeEvidence, ...]:
     """As much as an incident may keep: the nodes with failed ranks first, of the ranks that had not
     failed a few lines, and in the end fewer nodes."""
-    order = sorted(found, key=lambda node: (not _has(node, blamed), not _failed(node), node.node))
+    order = sorted(
+        found,
+        key=lambda node: (not _has(node, blamed), not _stood(node), not _failed(node), node.node),
+    )
     told = [
         msgspec.structs.replace(node, ranks=tuple(_shortened(r, blamed) for r in node.ranks))
         for node in order
     ]
     while len(told) > 1 and len(msgspec.msgpack.encode(told)) > limit:
         told.pop()
+    while told and _stood(told[0]) and len(msgspec.msgpack.encode(told)) > limit:
+        told[0] = _with_one_line_less(told[0])
     return tuple(told)
+
+
+def with_stacks(
+    found: Sequence[NodeEvidence], stacks: Mapping[tuple[str, int], tuple[str, ...]]
+) -> list[NodeEvidence]:
+    """What nodes tell, with these stacks by the name of the node and the rank, also where the node
+    tells nothing of the rank, or nothing at all."""
+    told = {node.node: node for node in found}
+    for (name, rank), lines in stacks.items():
+        node = told.get(name) or NodeEvidence(node=name, kernel_unread="nothing was heard of it")
+        one = next((one for one in node.ranks if one.rank == rank), RankEvidence(rank=rank))
+        ranks = [other for other in node.ranks if other.rank != rank]
+        stood = msgspec.structs.replace(one, stacks=lines)
+        told[name] = msgspec.structs.replace(node, ranks=(stood, *ranks))
+    return list(told.values())
+
+
+def _with_one_line_less(node: NodeEvidence) -> NodeEvidence:
+    longest = max(node.ranks, key=lambda one: len(one.stacks))
+    fewer = msgspec.structs.replace(longest, stacks=longest.stacks[:-1])
+    ranks = tuple(fewer if one is longest else one for one in node.ranks)
+    return msgspec.structs.replace(node, ranks=ranks)
 
 
 def _has(node: NodeEvidence, rank: int | None) -> bool:
     return any(one.rank == rank for one in node.ranks)
+
+
+def _stood(node: NodeEvidence) -> bool:
+    return any(one.stacks for one in node.ranks)
 
 
 def _failed(node: NodeEvidence) -> bool:

@@ -7,7 +7,7 @@ everything in the shell: sending only queues, and times are the caller's.
 """
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -18,6 +18,7 @@ from holdfast.detection.hang import HangWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.diagnosis import reachability
 from holdfast.diagnosis.hang import LINES_MAX, apart, judge
+from holdfast.diagnosis.kept_stacks import kept_stacks
 from holdfast.diagnosis.placed import in_layout
 from holdfast.events import HangJudged, each_of
 from holdfast.evidence import PeerReach
@@ -47,10 +48,12 @@ class HangDetection:
         self._asked = StackCollection(send, itertools.count(2, 2))
         self._reachability = Reachability(state, put)
         self.may_stand: Callable[[], bool] = lambda: True
+        self.stacks: Mapping[int, tuple[str, ...]] = {}  # of the hang that was judged last
 
     def begin(self, attempt: int, now: float) -> None:
         """Watch this attempt."""
         self._looks.abandon()
+        self.stacks = {}
         self._watch.begin(attempt, self._state.world_size, now)
 
     def observe(self, report: Report, now: float) -> None:
@@ -87,7 +90,7 @@ class HangDetection:
             judged = judge(suspicion, *looks)
             if (parted := reachability.judge(self._reached())) is not None:
                 judged = apart(judged, suspicion, reply.groups, parted.lines)
-            judged = self._placed(judged)
+            judged, self.stacks = self._placed(judged), kept_stacks(judged, reply.groups)
             progressed = self._progress.flush(self._now)
             self._put(*((progressed,) if progressed is not None else ()), judged)
 

@@ -389,7 +389,7 @@ class Shell:
             case CollectEvidence():
                 self.hangs.collect(action, self.nodes.connected, self._clock())
             case StopAttempt():
-                self.evidence.begin(self.nodes.connected, self._clock())
+                self.evidence.begin(self.nodes.connected, self._clock(), self.hangs.stacks)
             case Diagnose():
                 verdicts = [event for event in events if isinstance(event, Diagnosed)]
                 self.evidence.diagnosed(verdicts, self.nodes.connected, self._clock())

@@ -130,7 +130,7 @@ def fitting(groups: tuple[StackGroup, ...], limit: int = REPLY_BYTES) -> tuple[S
     """As much as one message may have: main threads before others, small groups before large."""
     if _size(groups) <= limit:
         return groups
-    main = tuple(msgspec.structs.replace(one, threads=one.threads[:1]) for one in groups)
+    main = tuple(msgspec.structs.replace(one, threads=one.threads[:1], below=()) for one in groups)
     while _size(main) > limit:
         main = main[: len(main) // 2]
     return main

@@ -195,6 +195,33 @@ def test_several_looks_tell_what_a_worker_did_meanwhile(
     assert until(seen)
 
 
+def test_after_several_looks_the_processes_below_whoever_stands_still_are_told_apart(
+    start: Start,
+) -> None:
+    """They say what a data loader does, and nothing about what the worker itself did."""
+    process = start(HAS_CHILDREN)
+
+    def seen() -> bool:
+        [group] = asyncio.run(stacks_of([LookedAt(0, process.pid)], looks=3, apart_s=0.05))
+        assert {thread.pid for thread in group.threads} == {process.pid}
+        return any("loads" in frame for thread in group.below for frame in thread.frames)
+
+    assert until(seen)
+
+
+def test_processes_that_cannot_be_read_in_time_hold_up_no_look(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, real = start(HAS_CHILDREN), stack_dump._program()
+    slow = tmp_path / "py-spy"
+    slow.write_text(f'#!/bin/sh\n[ "$4" = {process.pid} ] || sleep 2\nexec {real} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(stack_dump, "_program", lambda: str(slow))
+    monkeypatch.setattr(stack_dump, "BELOW_S", 0.1)
+    [group] = asyncio.run(stacks_of([LookedAt(0, process.pid)], looks=2, apart_s=0.05))
+    assert group.threads and not group.below
+
+
 def test_a_worker_that_was_stopped_is_still(start: Start) -> None:
     process = start(MOVES)
     process.send_signal(signal.SIGSTOP)

@@ -170,13 +170,15 @@ def test_what_was_weighed_does_not_tell_for_each_step_again_what_happened() -> N
 
 def test_how_the_nodes_were_is_told_and_no_output_twice() -> None:
     failed = RankEvidence(rank=1, ended="signal 9", page="step 3 done 1.0 s ago", output=("bye",))
-    other = RankEvidence(rank=0, output=("waits",))
+    other = RankEvidence(rank=0, output=("waits",), stacks=("main of process 7: read < loop",))
     node = NodeEvidence(node="n", ranks=(failed, other), host=("load: 1",), kernel=("[1.0] oom",))
     deaf = NodeEvidence(node="m", kernel_unread="/dev/kmsg: Operation not permitted")
     found = incident(collected=(node, deaf), missing=("lost",))
     told = [line.strip() for line in evidence.nodes(found, with_output=False)]
     assert told == [
-        "n:", "load: 1", "rank 1: signal 9, step 3 done 1.0 s ago", "rank 0 had printed:", "waits",
+        "n:", "load: 1", "rank 1: signal 9, step 3 done 1.0 s ago",
+        "rank 0, all its threads and processes:", "main of process 7: read < loop",
+        "rank 0 had printed:", "waits",
         "kernel log:", "[1.0] oom",
         "m:", "kernel log: not readable: /dev/kmsg: Operation not permitted",
         "no answer from: lost",

@@ -11,7 +11,13 @@ from holdfast.controller.incidents import EVIDENCE_KEPT
 from holdfast.events import EvidenceTaken, Progress, Store, WorkerExited
 from holdfast.evidence import NodeEvidence, PeerReach, RankEvidence
 from holdfast.messages import EvidenceReply, TakeEvidence, WorkersStopped
-from holdfast.shell.evidence_collection import NODE_S, NODES_MAX, TOLD_BYTES, fitting
+from holdfast.shell.evidence_collection import (
+    NODE_S,
+    NODES_MAX,
+    TOLD_BYTES,
+    fitting,
+    with_stacks,
+)
 from holdfast.shell.reachability import CONDITION, PEERS_MAX, STANDS_S
 from tests.shell.scene import Scene, Wire
 
@@ -142,6 +148,22 @@ def test_what_is_kept_is_bounded_and_the_rank_that_is_blamed_comes_first() -> No
     assert told[0].node == "n5" and len(told[0].ranks[0].output) == 20
     assert 1 < len(told) < 8 and len(msgspec.msgpack.encode(told)) <= TOLD_BYTES
     assert [one.node for one in told[1:]] == ["n3", "n4", "n6", "n7"][: len(told) - 1]
+
+
+def test_stacks_of_a_hang_are_kept_within_the_same_bound_and_the_rest_gives_way() -> None:
+    lines = tuple("x" * 300 for _ in range(20))
+    nodes = [
+        NodeEvidence(node=f"n{n}", ranks=(RankEvidence(rank=n, output=lines),)) for n in range(8)
+    ]
+    stacks = tuple(f"{number} {'y' * 1000}" for number in range(12))
+    told = fitting(with_stacks(nodes, {("n3", 3): stacks}), blamed=3)
+    assert told[0].node == "n3" and told[0].ranks[0].stacks == stacks and len(told) < 8
+    many = tuple(f"{number} {'y' * 1000}" for number in range(30))
+    [left] = fitting(with_stacks(nodes, {("n3", 3): many}), blamed=3)
+    assert left.ranks[0].stacks == many[: len(left.ranks[0].stacks)], "the first ones"
+    assert left.ranks[0].stacks
+    for found in (told, (left,)):
+        assert len(msgspec.msgpack.encode(found)) <= TOLD_BYTES
 
 
 def test_only_the_newest_incidents_keep_theirs() -> None:

@@ -14,8 +14,9 @@ from holdfast.events import (
     Progressed,
     in_rows,
 )
-from holdfast.evidence import PeerReach
-from holdfast.messages import Report, Stacks, Stop, TakeStacks, WorkerReport
+from holdfast.evidence import NodeEvidence, PeerReach, RankEvidence
+from holdfast.messages import EvidenceReply, Report, Stacks, Stop, TakeStacks, WorkerReport
+from holdfast.shell.evidence_collection import NODE_S as EVIDENCE_S
 from holdfast.shell.hang_detection import LOOKS
 from holdfast.shell.stack_collection import NODE_S
 from holdfast.stacks import Activity, StackGroup, ThreadStack
@@ -58,14 +59,19 @@ class Training(Scene):
         self.wait(seconds, *self.wires)
 
     def answer(
-        self, wire: Wire, at: str, does: Activity = Activity.STILL, trouble: str = ""
+        self,
+        wire: Wire,
+        at: str,
+        does: Activity = Activity.STILL,
+        trouble: str = "",
+        below: tuple[ThreadStack, ...] = (),
     ) -> None:
         [asked] = wire.told(TakeStacks)[-1:]
         assert isinstance(asked, TakeStacks) and asked.looks == LOOKS
         rank = self.wires.index(wire)
         thread = ThreadStack(name="MainThread", pid=1, frames=("main (t.py:1)", at))
         group = StackGroup(
-            ranks=in_rows([rank]), threads=(thread,), state="sleeping", activity=does
+            ranks=in_rows([rank]), threads=(thread,), below=below, state="sleeping", activity=does
         )
         reached = tuple(PeerReach(node=peer.node, trouble=trouble) for peer in asked.peers)
         answer = Stacks(number=asked.number, groups=(group,), reached=reached)
@@ -91,6 +97,32 @@ def test_a_stall_has_every_member_looked_at_and_a_rank_apart_is_stopped() -> Non
     assert judged.ranks == ((1, 1),)
     assert a.told(Stop) and b.told(Stop)
     assert scene.state.incidents[-1].cause == "hang"
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_all_stacks_of_whoever_is_blamed_are_kept_whether_its_node_answers_again_or_not(
+    silent: bool,
+) -> None:
+    scene = Training()
+    scene.train(50)
+    scene.stall()
+    a, b = scene.wires
+    scene.answer(a, WAITS)
+    loader = ThreadStack(name="MainThread", pid=7, frames=("loop (l.py:1)", "read (s.py:3)"))
+    scene.answer(b, "sleep (t.py:9)", below=(loader,))
+    for wire in (a, b)[: 1 if silent else 2]:
+        rank = RankEvidence(rank=scene.wires.index(wire), page="step 50")
+        found = NodeEvidence(node=wire.node, ranks=(rank,))
+        scene.shell.answered(wire.node, EvidenceReply(number=1, found=found))
+    scene.wait(EVIDENCE_S + 0.5, a, b)
+    [incident] = scene.state.incidents
+    kept = {one.rank: one for node in incident.collected for one in node.ranks}
+    assert kept[1].stacks == (
+        "MainThread of process 1: sleep (t.py:9) < main (t.py:1)",
+        "MainThread of process 7: read (s.py:3) < loop (l.py:1)",
+    )
+    assert not kept[0].stacks and kept[0].page == "step 50"
+    assert incident.missing == ["b"] * silent and kept[1].page == ("" if silent else "step 50")
 
 
 def test_where_a_rank_that_hangs_is_in_the_layout_is_told_first() -> None:

@@ -76,6 +76,6 @@ function branch(places, depth) {
 
 function node(found) {
   return el("section", { class: "tall" }, el("h2", {}, found.node), el("pre", {}, [...found.host,
-    ...found.ranks.flatMap((one) => [[`rank ${one.rank}`, one.ended, one.page].filter(Boolean).join(", "), ...one.output.map((line) => `  ${line}`)]),
+    ...found.ranks.flatMap((one) => [[`rank ${one.rank}`, one.ended, one.page].filter(Boolean).join(", "), ...one.stacks.map((line) => `  ${line}`), ...one.output.map((line) => `  ${line}`)]),
     ...(found.kernel_unread ? [`kernel log: not readable: ${found.kernel_unread}`] : found.kernel.map((line) => `kernel: ${line}`))].join("\n")));
 }
