@@ -9,9 +9,10 @@ becomes slower favours neither; steps are calibrated to about 50 ms and about 2 
 the median over the pairs of blocks of how much longer the median step is, `error` how far it may be
 off (1.57 times the distance between the quartiles, over the root of the number of pairs: the notch
 of a box plot). `hook_s` is the cost itself: how much longer a step of an optimizer of one number
-takes, below a stack of 40 frames as trainers have it; `hook_share` what that is of a step. Below
-the table: what a worker pays for being asked when it entered its collectives, by which stragglers
-are found.
+takes, below a stack of 40 frames as trainers have it; `hook_share` what that is of a step. `look_s`
+is what a look at a few gradients takes, `norm_s` one with the norm of all; `watch_share` what both
+are of the time, as often as they are done (`holdfast.gradient_watch`). Below the table: what a
+worker pays for being asked when it entered its collectives, by which stragglers are found.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ from torch.nn.functional import mse_loss
 
 from holdfast import flight_recorder, optimizer_steps
 from holdfast.collectives import RECENT_MAX
+from holdfast.gradient_watch import LOOK_SHARE, NORM_SHARE, GradientWatch
 from holdfast.page import Page
 from holdfast.shell.straggler_sampling import EVERY_S
 from table import Row, report
@@ -56,16 +59,39 @@ def main() -> None:
     rows: dict[str, Row] = {}
     for name, wanted_s in LENGTHS_S.items():
         print(f"steps of {name}", file=sys.stderr, flush=True)
-        rows[name] = row(*turns(page, wanted_s, 20 if args.quick else args.turns), hook_s)
+        shape = _calibrated(wanted_s)
+        found = row(*turns(page, shape, wanted_s, 20 if args.quick else args.turns), hook_s)
+        rows[name] = {**found, **watching(page, shape, wanted_s)}
     asked_s = _question_s()
     note = f"A question about stragglers costs a worker {1000 * asked_s:.2f} ms"
     note = f"{note} each {EVERY_S:g} s: {asked_s / EVERY_S:.4%} of its time."
-    report("What counting optimizer steps costs", rows, as_json=args.json, note=note)
+    report(
+        "What counting optimizer steps and watching their gradients costs",
+        rows,
+        as_json=args.json,
+        note=note,
+    )
 
 
-def turns(page: Page, wanted_s: float, count: int) -> tuple[list[float], list[float]]:
+def watching(page: Page, shape: Shape, step_s: float) -> Row:
+    """What the gradients of such a model take to be looked at."""
+    optimizer = _made(shape)[1]
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    watch = GradientWatch(page)
+    look_s, norm_s = (
+        _block(partial(watch.look_at, optimizer, 1, 0.0, whole=whole), 200)
+        for whole in (False, True)
+    )
+    shares = min(LOOK_SHARE, look_s / step_s), min(NORM_SHARE, norm_s / step_s)
+    rounded = {"look_s": round(look_s, 7), "norm_s": round(norm_s, 7)}
+    return {**rounded, "watch_share": round(sum(shares), 6)}
+
+
+def turns(page: Page, shape: Shape, wanted_s: float, count: int) -> tuple[list[float], list[float]]:
     """The median step of each block, with the hook and without."""
-    step = _training(_calibrated(wanted_s))
+    step = _training(shape)
     steps = max(3, round(BLOCK_S / wanted_s))
     _block(step, steps)
     found: dict[bool, list[float]] = {True: [], False: []}
@@ -112,11 +138,15 @@ def _length(step: Callable[[], None]) -> float:
     return time.thread_time() - began
 
 
-def _training(shape: Shape) -> Callable[[], None]:
+def _made(shape: Shape) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     layers = (nn.Linear(shape.width, shape.width) for _ in range(shape.layers))
     model = nn.Sequential(*layers)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+
+def _training(shape: Shape) -> Callable[[], None]:
+    model, optimizer = _made(shape)
     inputs = torch.randn(shape.batch, shape.width)
 
     def step() -> None:

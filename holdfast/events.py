@@ -80,8 +80,8 @@ class Quantity(StrEnum):
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The first step of one rank in an attempt whose loss, or whose gradient norm for many steps in
-    a row, was not finite. Told once; what comes after is a consequence."""
+    """The first step of one rank in an attempt whose loss, or gradient with its parameter, or whose
+    gradient norm for many steps in a row, was not finite. Told once: the rest are consequences."""
 
     step: int  # number of the step, from 1
     what: Quantity

@@ -1,9 +1,9 @@
 """Counting the steps of a script that does not report them: by a hook of its optimizers.
 
 PyTorch calls hooks that all optimizers share after each `step()`, also of an optimizer that was
-made before the hook. Ours adds one to a number on the progress page and notes the time: no tensor
-is touched, no GPU is waited for, nothing is drawn. It costs microseconds (see
-benchmarks/instrument.py).
+made before the hook. Ours adds one to a number on the progress page, notes the time, and has the
+gradients looked at (`gradient_watch`): no tensor is changed, no GPU is waited for, nothing is
+drawn. It costs microseconds (see benchmarks/instrument.py).
 
 One optimizer is counted: the first that steps, until another one steps twice in between. So a pair
 that takes turns counts as one step, of two the one that steps more often is counted, and where one
@@ -15,8 +15,9 @@ The hook is set when torch is there: at once in a worker whose parent has import
 import. `holdfast.train.join()` takes it away, because then the script reports by itself. A child of
 the worker that is forked is left alone; one that is spawned never has the hook.
 
-Whatever goes wrong in here is said once and ends the counting, never the training. A hook that is
-being called cannot be taken away, because PyTorch walks through all of them; it does nothing then.
+Whatever goes wrong in here is said once and ends the counting, or the looking, never the training.
+A hook that is being called cannot be taken away, because PyTorch walks through all of them; it does
+nothing then.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from holdfast import later_imports, rank
+from holdfast.gradient_watch import GradientWatch
 from holdfast.page import Page
 
 OPTIMIZERS = "torch.optim.optimizer"
@@ -36,8 +38,8 @@ COMPILER = "torch._dynamo"
 RECENT = 0.1  # weight of the newest step in the mean
 OUTLIER = 4.0  # a pause for an evaluation does not look like slow steps for long
 _TOLD = (
-    "optimizer steps are counted to show progress; `instrument: off` in the job file (or: holdfast "
-    "run --no-instrument) turns this off."
+    "optimizer steps are counted to show progress, and their gradients are checked for NaN; "
+    "`instrument: off` in the job file (or: holdfast run --no-instrument) turns this off."
 )
 
 Hook = Callable[[Any, Any, Any], None]
@@ -82,6 +84,7 @@ class Observer:
         self._tell = stepped
         self._pid = os.getpid()
         self._steps = StepCount()
+        self._gradients: GradientWatch | None = None
         self._handle: Any = None  # of the hook
         self._imports_matter_no_longer: Callable[[], None] = _nothing
 
@@ -99,6 +102,7 @@ class Observer:
 
     def _set(self, optimizers: ModuleType) -> None:
         if self._page is not None:
+            self._gradients = GradientWatch(self._page)
             self._handle = vars(optimizers)["register_optimizer_step_post_hook"](self._stepped)
 
     def _hide(self, compiler: ModuleType) -> None:
@@ -127,13 +131,21 @@ class Observer:
         self._tell(self._steps.count)
         if self._steps.count == 1:
             rank.say(_TOLD)
+        self._look(optimizer, now)
+
+    def _look(self, optimizer: object, now: float) -> None:
+        try:
+            if self._gradients is not None:
+                self._gradients.stepped(optimizer, self._steps.count, now)
+        except Exception as error:
+            self._gradients = None
+            _complain(f"gradients are not checked any more: {type(error).__name__}: {error}")
 
     def _give_up(self, why: str) -> None:
         with contextlib.suppress(Exception):
             self._forget()
         self._page = None
-        with contextlib.suppress(Exception):
-            print(f"holdfast: optimizer steps are no longer counted: {why}", file=sys.stderr)
+        _complain(f"optimizer steps are no longer counted: {why}")
 
     def _forget(self) -> None:
         page, self._page = self._page, None
@@ -161,6 +173,11 @@ def leave_to_the_script() -> None:
 
 def _nothing() -> None:
     """What a weak reference says whose object is gone."""
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(Exception):
+        print(f"holdfast: {text}", file=sys.stderr)
 
 
 def _is_captured() -> bool:

@@ -35,14 +35,7 @@ import msgspec
 
 from holdfast.digests import ReplicaDigest
 from holdfast.end_lock import LOCK_BYTES, EndLock
-from holdfast.events import (
-    Broken,
-    Milestone,
-    Progress,
-    Quantity,
-    Spike,
-    WorkerError,
-)
+from holdfast.events import Broken, Milestone, Progress, Quantity, Spike, WorkerError
 from holdfast.messages import WorkerReport
 from holdfast.profile_slot import SLOT_BYTES, ProfileSlot
 
@@ -261,9 +254,13 @@ class Page:
             self.phase(WorkerPhase.STEP)
             self.reach(Milestone.STEPPED)
 
+    def grad_norm(self, norm: float) -> None:
+        """Of the gradients that the optimizer has used, newest."""
+        self._put(Word.GRAD_NORM, norm)
+
     def forget_optimizer(self) -> None:
         """Its steps are not counted any more, so nothing may be concluded from their number."""
-        self._ints[Word.OPTIMIZER_STEPS] = 0
+        self._ints[Word.OPTIMIZER_STEPS] = self._ints[Word.GRAD_NORM] = 0
 
     def record(self, record: StepRecord) -> None:
         """Publish what one step logged."""

@@ -56,7 +56,8 @@ ADVICE: dict[str, str] = {
     "exited-silently": "All ranks have to end together: look for data that ends earlier on one "
     "rank, and for os._exit(0).",
     "nan": "Lower the learning rate, clip gradients, check the data of the named step, use bf16 "
-    "instead of fp16. torch.autograd.set_detect_anomaly(True) names the operation.",
+    "instead of fp16. torch.autograd.set_detect_anomaly(True) names the operation. A script that "
+    "handles NaN itself needs recovery.on_nan: ignore.",
     "out-of-memory": "Accelerator: lower the micro-batch, use activation checkpointing, or set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Host: fewer loader workers, or more memory.",
     "device-error": "Look up the XID in the kernel log, shown if it can be read. Cordon the "

@@ -114,7 +114,8 @@ CAUSES: dict[str, KnownCause] = {
     "nan": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
-        "The loss was NaN or infinite, or the gradient norm was for 20 steps in a row.",
+        "The loss was NaN or infinite, gradients made parameters so, or the gradient norm was so "
+        "for 20 steps in a row.",
     ),
     "corruption": KnownCause(
         Weight.CAUSE,

@@ -153,9 +153,10 @@ class Recovery(Section):
     controller_absence_s: Seconds = 86_400.0
     """How long agents continue without a controller before they exit."""
     on_nan: Literal["restart", "stop", "ignore"] = "restart"
-    """What to do when the loss is NaN or infinite (or 20 gradient norms in a row are): `restart`
-    from a snapshot taken before and, if it recurs, once from an older checkpoint, then the job ends
-    as failed; `stop` ends it immediately; `ignore` continues and only notes it."""
+    """What to do when the loss is NaN or infinite (or 20 gradient norms in a row are, or, in a
+    script without `holdfast.train`, gradients make parameters NaN or infinite): `restart` from a
+    snapshot taken before and, if it recurs, once from an older checkpoint, then the job ends as
+    failed; `stop` ends it immediately; `ignore` continues and only notes it."""
     skip_batches: Whole = Field(default=0, ge=0, le=100_000_000)
     """Total number of batches that the job may skip. If numbers are not finite at the same step
     again after going back, the batches from the restored step to the bad one are skipped; if that
@@ -271,7 +272,8 @@ class Job(Section):
     """Warm worker processes for the next attempt."""
     instrument: Literal["auto", "off"] = "auto"
     """`auto` counts the steps of PyTorch optimizers in a script or module that does not use
-    `holdfast.train`, by a hook of PyTorch, to show its progress; `off` does not."""
+    `holdfast.train`, by a hook of PyTorch, to show its progress, and checks their gradients for
+    NaN; `off` does not."""
     integrate: Literal["auto", "off"] = "auto"
     """`auto` keeps the state of a script that does not use `holdfast.train` but runs a trainer that
     Holdfast knows (Trainer of Hugging Face, of Lightning), as the integration for that trainer

@@ -95,6 +95,75 @@ def test_training_is_bitwise_the_same_with_steps_counted_and_without(home: Path)
     assert told.count("loss") == 30
 
 
+BAD, SOON = 21, 9  # the step; and so many later on a machine where everything takes long
+
+# Its data have a NaN, in each attempt or in the first one that meets it; it has saved before, once.
+SAVES = """
+import os, sys, time
+import torch
+torch.manual_seed(5)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+saved = torch.load("saved.pt") if os.path.exists("saved.pt") else {"step": 0}
+if saved["step"]:
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+for step in range(saved["step"], 60):
+    data = torch.randn(4, 8, generator=torch.Generator().manual_seed(step))
+    if step == 20 and not os.path.exists("good"):
+        data[1, 2] = float("nan")
+        if sys.argv[1] == "once":
+            open("good", "w").close()
+    model(data).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 9:
+        state = {"step": 10, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, "saved.pt")
+    time.sleep(0.02)
+print("end", sum(p.double().sum() for p in model.parameters()).item().hex())
+"""
+
+
+def saves(home: Path, name: str, how: str, **spec: Any) -> RunningJob:
+    """In a folder of its own; without NaN if that is `never`."""
+    folder = home.parent / name
+    folder.mkdir()
+    if how == "never":
+        (folder / "good").touch()
+    spec = {"workdir": str(folder), "workers_per_node": 1, **PLAIN, **spec}
+    return program(home, SAVES, name=name, args=[how], **spec).start()
+
+
+def test_a_gradient_that_is_nan_is_a_fault_though_the_script_tells_no_number(home: Path) -> None:
+    """It starts again from what it has saved itself, and nothing of the NaN is left."""
+    calm, job = saves(home, "calm", "never"), saves(home, "once", "once")
+    calm.wait_end()
+    job.wait_end()
+    assert calm.incidents() == []
+    (incident,) = job.incidents()
+    assert incident.cause == "nan" and BAD <= (incident.step or 0) < BAD + SOON
+    assert f"The gradient norm was nan at step {incident.step}." in incident.summary
+    assert "the script goes on from what it has saved itself" in str(incident.actions)
+    ends = [line for line in said(calm, 1).splitlines() if line.startswith("end")]
+    assert ends and ends == [line for line in said(job, 2).splitlines() if line.startswith("end")]
+
+
+def test_gradients_that_are_nan_each_time_end_the_job_and_are_no_success(home: Path) -> None:
+    job, ignored = (
+        saves(home, name, "always", recovery={"on_nan": how})
+        for name, how in (("bad", "restart"), ("ignored", "ignore"))
+    )
+    job.wait_end(1)
+    status = job.status()
+    assert (status.outcome, status.attempt) == ("failed", 2)
+    assert [one.cause for one in job.incidents()] == ["nan", "nan"]
+    assert "numbers were not finite at step 1" in (status.why or ""), "the 11th of this attempt"
+    ignored.wait_end()
+    (note,) = ignored.status().notes
+    assert ignored.incidents() == [] and BAD <= note.step < BAD + SOON
+
+
 def test_a_program_that_is_no_python_script_is_left_alone(home: Path) -> None:
     job = RunningJob(home, command=["/bin/sh", "-c", "echo $RANK; ls /proc/self/fd | wc -l"])
     job.start().wait_end()
