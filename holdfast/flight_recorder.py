@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast import dumped_stacks
 from holdfast.collectives import (
     GROUPS_MAX,
     RECENT_MAX,
@@ -104,6 +105,7 @@ def _answer(sock: socket.socket, worker: int) -> None:
             number, recent, kinds, stacks = QUESTION.unpack(question)
             if os.getpid() != worker:
                 return
+            dumped_stacks.take_back_if_not_ours()
             if stacks:
                 answer = WorkerAnswer(number, CollectiveLog(), own_stacks(worker))
             else:

@@ -2,13 +2,14 @@
 
 py-spy needs a binary for the machine, a Python that it knows and the right to trace. Without one of
 these the worker's own thread that waits for the agent's questions (`flight_recorder`) tells where
-the others stand, also while they wait in a collective. Frames read as py-spy writes them, because
-verdicts are found by functions and files.
+the others stand, also while they wait in a collective; one that holds the GIL leaves it to
+`dumped_stacks`. Frames read as py-spy writes them, because verdicts are found by functions and
+files.
 """
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 
 from holdfast.stacks import MAIN, MAX_THREADS, ThreadStack, shortened
@@ -45,10 +46,10 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _place(frame: FrameType) -> str:
     code = frame.f_code
-    return f"{code.co_qualname} ({_short(code.co_filename)}:{frame.f_lineno})"
+    return f"{code.co_qualname} ({short(code.co_filename, sys.path)}:{frame.f_lineno})"
 
 
-def _short(file: str) -> str:
-    """Without the longest folder from which modules are imported."""
-    folders = (f"{folder}/" for folder in sys.path if folder)
-    return file.removeprefix(max(filter(file.startswith, folders), key=len, default=""))
+def short(file: str, folders: Iterable[str]) -> str:
+    """Without the longest of the folders from which modules are imported."""
+    known = (f"{folder}/" for folder in folders if folder)
+    return file.removeprefix(max(filter(file.startswith, known), key=len, default=""))

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast import (
+    dumped_stacks,
     flight_recorder,
     garbage_time,
     group_end,
@@ -92,6 +93,7 @@ def become(born: ForkedChild) -> None:
         step_profile.watch(page)
         garbage_time.watch(page)
         flight_recorder.answer_from_now_on()
+        dumped_stacks.offer()
         group_end.leave_at_exit(("gloo",))
     with failures.shown_and_left(page):
         if rank.CONTROL not in os.environ:
@@ -119,6 +121,8 @@ def _map_ahead(control: int) -> None:
 def _step_ended(count: int) -> None:
     learned_imports.step_ended()
     flight_recorder.step_ended(count)
+    if count == 1:  # by now the script has set its handlers
+        dumped_stacks.take_back_if_not_ours()
     step_profile.step_ended(count)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import devices, dimensions, flight_recorder, rank
+from holdfast import devices, dimensions, dumped_stacks, flight_recorder, rank
 from holdfast.agent.fork_protocol import ChildKind, Preload, Program
 from holdfast.agent.frameworks import variables
 from holdfast.messages import Assignment, Start
@@ -34,7 +34,7 @@ TORCH_PRELOAD = (
 )
 WITH_RANK = rank.VARIABLES | {
     *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_STORAGE_PAGE_FD"),
-    *(flight_recorder.VARIABLE, "HOLDFAST_PARKING_FD"),
+    *(flight_recorder.VARIABLE, dumped_stacks.VARIABLE, "HOLDFAST_PARKING_FD"),
 }
 PARKING_MARGIN_S = 5.0
 

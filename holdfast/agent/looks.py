@@ -89,8 +89,13 @@ def _used(pids: dict[int, int]) -> dict[int, tuple[float, float]]:
 
 def _seen_as(one: tuple[int, Worker]) -> LookedAt:
     rank, worker = one
-    recorder = worker.sockets.recorder
-    return LookedAt(rank, worker.pid, recorder.stacks if recorder is not None else None)
+    recorder, dump = worker.sockets.recorder, worker.sockets.dump
+    return LookedAt(
+        rank,
+        worker.pid,
+        own=recorder.stacks if recorder is not None else None,
+        dumped=dump.stacks if dump is not None else None,
+    )
 
 
 def _recorders(known: dict[int, Worker]) -> list[tuple[int, Recorder | None]]:

@@ -17,6 +17,7 @@ from holdfast.flight_recorder import ANSWER, QUESTION, WorkerAnswer
 from holdfast.stacks import ThreadStack
 
 ANSWER_S = 1.0
+AGAIN_S = 0.2  # for who has not answered the time before
 CHUNK_BYTES = 1 << 16
 ANSWER_BYTES_MAX = 1 << 22
 
@@ -51,8 +52,9 @@ class Recorder:
     async def stacks(self) -> tuple[ThreadStack, ...]:
         """Where its threads stand, by itself; empty where it does not answer. Never raises."""
         async with self._turn:
+            within_s = ANSWER_S if self._answered == self._asked else AGAIN_S
             try:
-                return (await asyncio.wait_for(self._ask(stacks=True), ANSWER_S)).threads
+                return (await asyncio.wait_for(self._ask(stacks=True), within_s)).threads
             except (TimeoutError, OSError, msgspec.MsgspecError):
                 return ()
 

@@ -4,7 +4,8 @@ py-spy reads the memory of a process from outside, so it does not matter whether
 stuck in a collective, holds the GIL or was stopped by a signal. It is paused for some milliseconds
 while it is read; one that is stopped already is read as it is. Where that fails (no program for
 this machine, a Python that it does not know, a container that may not trace) the worker is asked
-itself; one that holds the GIL does not answer, and then it is said why nothing could be read.
+itself; one that holds the GIL does not answer, and a handler in C writes its stacks. Where nothing
+helps, as with one that was stopped, it is said why nothing could be read.
 """
 
 import asyncio
@@ -64,12 +65,17 @@ class _Thread(msgspec.Struct):
 _threads = msgspec.json.Decoder(list[_Thread])
 
 
+Threads = Awaitable[tuple[ThreadStack, ...]]
+
+
 class LookedAt(NamedTuple):
-    """A worker that is to be looked at. `own` asks itself for its stacks, if it can be asked."""
+    """A worker that is to be looked at. `own` asks itself for its stacks, if it can be asked;
+    `dumped` has a handler of it or of a process that it has forked write them."""
 
     rank: int
     pid: int
-    own: Callable[[], Awaitable[tuple[ThreadStack, ...]]] | None = None
+    own: Callable[[], Threads] | None = None
+    dumped: Callable[[int], Threads] | None = None
 
 
 class DumpError(Exception):
@@ -86,9 +92,9 @@ async def stacks_of(
     found = joined(await asyncio.gather(*(_worker(one, turns, looks, apart_s) for one in known)))
     if looks == 1:
         return found
-    pids = {one.rank: one.pid for one in known}
+    by_rank = {one.rank: one for one in known}
     stands = [one for one in found if one.threads and one.activity is not Activity.MOVES]
-    reads = (_below(pids[one.ranks[0][0]], turns, BELOW_S) for one in stands[:BELOW_GROUPS])
+    reads = (_below(by_rank[one.ranks[0][0]], turns, BELOW_S) for one in stands[:BELOW_GROUPS])
     below = dict(zip((one.ranks for one in stands), await asyncio.gather(*reads), strict=False))
     return tuple(msgspec.structs.replace(one, below=below.get(one.ranks, ())) for one in found)
 
@@ -122,6 +128,7 @@ async def _look(process: psutil.Process, worker: LookedAt, turns: asyncio.Semaph
         threads = await _process(process.pid, turns)
     except DumpError as error:
         threads = [*await worker.own()] if worker.own is not None else []
+        threads = threads or await _dumped(process.pid, worker)
         if not threads:
             return StackGroup(ranks=(), state=state, why=str(error))
     found = tuple(threads[:MAX_THREADS])
@@ -153,17 +160,16 @@ async def _with_children(
     found = await _look(process, worker, turns)
     if not found.threads:
         return found
-    threads = (*found.threads, *await _below(process.pid, turns))
+    threads = (*found.threads, *await _below(worker, turns))
     return msgspec.structs.replace(found, threads=threads[:MAX_THREADS])
 
 
 async def _below(
-    pid: int, turns: asyncio.Semaphore, wait_s: float | None = None
+    worker: LookedAt, turns: asyncio.Semaphore, wait_s: float | None = None
 ) -> tuple[ThreadStack, ...]:
-    """The threads of the processes below a worker, as far as they are read within this time: one
-    may be no Python program, or just end."""
-    children = (await asyncio.to_thread(_children, pid))[:MAX_CHILDREN]
-    reads = [asyncio.ensure_future(_process(child, turns)) for child in children]
+    """The threads of the processes below a worker, as far as they are read within this time."""
+    children = (await asyncio.to_thread(_children, worker.pid))[:MAX_CHILDREN]
+    reads = [asyncio.ensure_future(_child(child, worker, turns)) for child in children]
     if not reads:
         return ()
     try:
@@ -180,6 +186,18 @@ def _children(pid: int) -> list[int]:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return []
+
+
+async def _child(pid: int, worker: LookedAt, turns: asyncio.Semaphore) -> list[ThreadStack]:
+    """Empty where it is no Python program, or just ends."""
+    try:
+        return await _process(pid, turns)
+    except DumpError:
+        return await _dumped(pid, worker)
+
+
+async def _dumped(pid: int, worker: LookedAt) -> list[ThreadStack]:
+    return [*await worker.dumped(pid)] if worker.dumped is not None else []
 
 
 async def _process(pid: int, turns: asyncio.Semaphore) -> list[ThreadStack]:

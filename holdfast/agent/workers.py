@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent import fork_protocol, recorders
+from holdfast.agent.dump_memory import DumpMemory
 from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.output import LogFile, Output
 from holdfast.agent.parking import Parking
@@ -40,11 +41,12 @@ class WorkerSockets:
     """Our ends of those on which a worker answers, besides the one on which its rank arrives."""
 
     recorder: Recorder | None = None  # tells which collectives it has entered
+    dump: DumpMemory | None = None  # where it writes its stacks if it cannot tell them
     parking: Parking | None = None  # None: it is replaced when its attempt is broken
 
     def close(self) -> None:
         """It has died."""
-        for end in (self.recorder, self.parking):
+        for end in (self.recorder, self.dump, self.parking):
             if end is not None:
                 end.close()
 
@@ -267,6 +269,7 @@ class Workers:
         if kind is not fork_protocol.ChildKind.EXEC:
             worker.sockets.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
+            worker.sockets.dump, fds["dump"] = DumpMemory.pair()
         if kind is not fork_protocol.ChildKind.EXEC and own is None:
             worker.sockets.parking, theirs = Parking.pair()
             worker.sockets.parking.program = program

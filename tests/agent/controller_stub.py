@@ -42,6 +42,7 @@ from holdfast.messages import (
     MachineChecked,
     Question,
     Report,
+    Stacks,
     Start,
     StatusReply,
     StepRepeated,
@@ -61,7 +62,10 @@ _dice = random.SystemRandom()  # suites that run at the same time share nothing
 # of another test might take its port.
 PORTS = range(10_000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
 Found = TypeVar("Found")
-Told = Kept | JournalCopy | EvidenceReply | EntryTimes | MachineChecked | GroupOpened | StepRepeated
+Told = (
+    Kept | JournalCopy | EvidenceReply | EntryTimes | Stacks | MachineChecked | GroupOpened
+    | StepRepeated
+)  # fmt: skip
 Heard = Hello | Fact | Report | Told | AskStatus | CompiledHere
 _decoder = msgspec.msgpack.Decoder(Heard)
 
