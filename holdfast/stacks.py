@@ -58,6 +58,7 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     sleeps_in: str = ""  # function of the kernel in which the lowest waits, if it says so
     activity: Activity = Activity.UNKNOWN
+    gpu_busy: bool = False  # so was its GPU; that also is while kernels wait for other ranks
 
     @property
     def frames(self) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
     """Those with the same stack, state, activity and reason made one, who compiles apart from who
-    does not; the smallest first.
+    does not, and so for GPUs; the smallest first.
 
     Beyond `MAX_GROUPS` the rarest are kept, because what is rare is looked for.
     """
@@ -89,7 +90,8 @@ def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
 
 
 def _kind(group: StackGroup) -> tuple[object, ...]:
-    return group.frames, group.state, group.why, group.activity, group.compiles
+    did = group.activity, group.gpu_busy, group.compiles
+    return group.frames, group.state, group.why, did
 
 
 def _is_compiler(frame: str) -> bool:

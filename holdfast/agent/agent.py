@@ -19,7 +19,7 @@ from typing import assert_never
 import msgspec
 
 from holdfast import bundles, compiled_code, learned_imports, meeting
-from holdfast.agent import environment, looks, machine_check
+from holdfast.agent import environment, gpu_use, looks, machine_check
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
 from holdfast.agent.code_delivery import CodeDelivery
@@ -416,10 +416,11 @@ class Agent:
         self._controller.answer(MachineChecked(number=order.number, **found._asdict()))
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
-        run = self._attempts.shown
+        run, count = self._attempts.shown, self._parts.processes.workers.count
         peers = order.peers if isinstance(order, TakeStacks) else ()
         trying = asyncio.gather(*map(reach, peers))
-        seen = await looks.obey(order, run.alive if run is not None else ())
+        gpu_busy = gpu_use.watched(self._parts.health, {**os.environ, **self._job.env}, count)
+        seen = await looks.obey(order, run.alive if run is not None else (), gpu_busy)
         reached = tuple(await trying)
         self._controller.answer(msgspec.structs.replace(seen, reached=reached) if peers else seen)
 

@@ -4,11 +4,13 @@ entered their collectives."""
 import asyncio
 import time
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 import psutil
 
 from holdfast.agent.activity import usage_of
+from holdfast.agent.gpu_use import GpuBusy
 from holdfast.agent.recorders import Recorder, logs_of
 from holdfast.agent.stack_dump import LookedAt, stacks_of
 from holdfast.agent.workers import Worker
@@ -23,14 +25,15 @@ WORDS_S = 0.25  # for what may delay a restart
 
 
 async def obey(
-    order: TakeStacks | TakeEntryTimes, workers: Iterable[Worker]
+    order: TakeStacks | TakeEntryTimes, workers: Iterable[Worker], gpu_busy: GpuBusy
 ) -> Stacks | EntryTimes:
-    """Never raises; takes some seconds at most."""
+    """Never raises; takes some seconds at most. `gpu_busy` says of a local rank whether its GPU
+    has had work since the order came."""
     asked_us = _wall_us()
     known = {w.assignment.rank: w for w in workers if w.assignment is not None and w.pid}
     match order:
         case TakeStacks():
-            return await _stacks(order, known)
+            return await _stacks(order, known, gpu_busy)
         case TakeEntryTimes():
             return await _times(order, known, asked_us)
 
@@ -47,8 +50,9 @@ async def last_words(workers: Iterable[Worker]) -> dict[int, tuple[LastEntered, 
     return {rank: mismatch.last_entered(log.groups) for rank, log in told.items()}
 
 
-async def _stacks(order: TakeStacks, known: dict[int, Worker]) -> Stacks:
-    seen = stacks_of(map(_seen_as, known.items()), order.looks, order.apart_s)
+async def _stacks(order: TakeStacks, known: dict[int, Worker], gpu_busy: GpuBusy) -> Stacks:
+    workers = (_seen_as(rank, worker, gpu_busy) for rank, worker in known.items())
+    seen = stacks_of(workers, order.looks, order.apart_s)
     if order.looks == 1:
         return Stacks(number=order.number, groups=await seen)
     entered = logs_of(_recorders(known), LAST, kinds=True)
@@ -87,14 +91,14 @@ def _used(pids: dict[int, int]) -> dict[int, tuple[float, float]]:
     return found
 
 
-def _seen_as(one: tuple[int, Worker]) -> LookedAt:
-    rank, worker = one
+def _seen_as(rank: int, worker: Worker, gpu_busy: GpuBusy) -> LookedAt:
     recorder, dump = worker.sockets.recorder, worker.sockets.dump
     return LookedAt(
         rank,
         worker.pid,
         own=recorder.stacks if recorder is not None else None,
         dumped=dump.stacks if dump is not None else None,
+        gpu_busy=partial(gpu_busy, worker.local_rank),
     )
 
 

@@ -70,12 +70,14 @@ Threads = Awaitable[tuple[ThreadStack, ...]]
 
 class LookedAt(NamedTuple):
     """A worker that is to be looked at. `own` asks itself for its stacks, if it can be asked;
-    `dumped` has a handler of it or of a process that it has forked write them."""
+    `dumped` has a handler of it or of a process that it has forked write them; `gpu_busy` says
+    after some looks whether its GPU had work meanwhile."""
 
     rank: int
     pid: int
     own: Callable[[], Threads] | None = None
     dumped: Callable[[int], Threads] | None = None
+    gpu_busy: Callable[[], bool] = lambda: False
 
 
 class DumpError(Exception):
@@ -117,7 +119,7 @@ async def _worker(
     except psutil.Error:
         return StackGroup(ranks=ranks, why="the process has ended")
     did = activity(seen, before, after, took_s)
-    return msgspec.structs.replace(seen[-1], ranks=ranks, activity=did)
+    return msgspec.structs.replace(seen[-1], ranks=ranks, activity=did, gpu_busy=worker.gpu_busy())
 
 
 async def _look(process: psutil.Process, worker: LookedAt, turns: asyncio.Semaphore) -> StackGroup:

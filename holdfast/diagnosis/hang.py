@@ -4,14 +4,15 @@ Whoever stands at another place than those that wait in a collective is the one 
 stacks do not tell, it is the minority by step and phase, or the smallest group of stacks. What the
 suspects did between the looks decides: who stood still and used no processor hangs, at once or,
 where it waits for data or storage, after half a minute; who computed without moving is given a
-minute; who moved evaluates, or saves, and is given as long as the job file says, and so is who
-stands in a compiler: that may run for minutes, and ranks wait for each other's without moving. If
-all wait at one place the network may be back in a moment; where nodes cannot even connect to each
-other meanwhile (`apart`), it is given less. Where the job file says how long a step may take
-(`overdue`), whoever is in one is given no more, unless it stands in a compiler. Of a script that
-does not report steps nobody knows whether it still trains, so it may work for as long as it likes.
-If one of those that wait moves, nobody waits for anybody. Workers that were all stopped, or that
-somebody debugs, do not hang.
+minute, and so is who stood still while its GPU computed, unless it waits in a collective, which
+keeps a GPU busy, too; who moved evaluates, or saves, and is given as long as the job file says, and
+so is who stands in a compiler: that may run for minutes, and ranks wait for each other's without
+moving. If all wait at one place the network may be back in a moment; where nodes cannot even
+connect to each other meanwhile (`apart`), it is given less. Where the job file says how long a step
+may take (`overdue`), whoever is in one is given no more, unless it stands in a compiler. Of a
+script that does not report steps nobody knows whether it still trains, so it may work for as long
+as it likes. If one of those that wait moves, nobody waits for anybody. Workers that were all
+stopped, or that somebody debugs, do not hang.
 """
 
 import math
@@ -56,6 +57,7 @@ WAITS = frozenset(
         "synchronize", "_engine_run_backward", "_store_based_barrier",
     )
 )  # fmt: skip
+FOR_ITS_DEVICE = "synchronize"  # of those, the one that may be for its own kernels
 OUR_WAITS = "holdfast/train/exchange.py"  # where ranks tell each other of snapshots
 WAITING_FILES = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/accelerator/")
 NETWORK = (  # where a thread of any kind waits for something outside
@@ -78,9 +80,13 @@ class SeenRank(NamedTuple):
     @property
     def waits(self) -> bool:
         """For other ranks, by where it stands: below the wait there is nothing of the script."""
-        frames = self.group.frames
-        inner = next((n for n in reversed(range(len(frames))) if _is_wait(frames[n])), None)
-        return inner is not None and all(map(_is_library, frames[inner:]))
+        return _end_in_a_wait(self.group.frames)
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether its GPU has work that may be its own."""
+        frames = (frame.partition(" (")[0] for frame in reversed(self.group.frames))
+        return self.group.gpu_busy and (not self.waits or FOR_ITS_DEVICE in frames)
 
 
 def judge(
@@ -194,8 +200,9 @@ def _by_activity(
     chosen = {look.rank for look in suspects}
     others = [look for look in looks if look.rank not in chosen]
     waited_for = suspects or looks
-    most = max((_activity(look) for look in waited_for), key=_liveliness)
     finding = told.finding
+    on_gpu = _are_on_gpus(suspects or (looks if len(looks) == 1 else ()), finding)
+    most = max((_does(look, on_gpu=on_gpu) for look in waited_for), key=_liveliness)
     summary = _story(suspects, others, pages, finding)
     blind = not any(look.group.frames for look in looks)
     named = finding is not None and finding.blames
@@ -217,7 +224,7 @@ def _by_activity(
     if not told.suspicion.reported and patience_s >= EXTERNAL_S:
         patience_s = math.inf
     if patience_s > told.suspicion.ago_s:
-        slow = next(one for one in waited_for if _activity(one) is most)
+        slow = next(one for one in waited_for if _does(one, on_gpu=on_gpu) is most)
         does = "waits" if most in QUIET else "works"
         section = _section(pages.get(slow.rank))
         return told(Judgement.SLOW, f"No step: rank {slow.rank} {does} {_at(slow)}{section}", 0.7)
@@ -278,6 +285,20 @@ def _activity(look: SeenRank) -> Activity:
     return Activity.BUSY if group.activity in QUIET and group.state in IN_KERNEL else group.activity
 
 
+def _are_on_gpus(waited_for: Sequence[SeenRank], finding: CollectiveFinding | None) -> bool:
+    """Whether GPUs work for those who are waited for. A collective keeps a GPU busy for as long as
+    it waits: so that tells nothing of who has entered what the others wait in."""
+    named = {look.rank for look in waited_for}
+    late = finding is None or (finding.story is Story.MISSING and named.issubset(finding.ranks))
+    return bool(named) and late and all(look.uses_gpu for look in waited_for)
+
+
+def _does(look: SeenRank, *, on_gpu: bool) -> Activity:
+    """With what its GPU does."""
+    does = _activity(look)
+    return Activity.BUSY if on_gpu and does in QUIET else does
+
+
 def _liveliness(activity: Activity) -> int:
     return list(Activity).index(activity) if activity else len(Activity)
 
@@ -309,6 +330,11 @@ def _smallest(looks: Sequence[SeenRank]) -> Set[int]:
     return {look.rank for look in looks} - most
 
 
+def _end_in_a_wait(frames: tuple[str, ...]) -> bool:
+    inner = next((n for n in reversed(range(len(frames))) if _is_wait(frames[n])), None)
+    return inner is not None and all(map(_is_library, frames[inner:]))
+
+
 def _is_wait(frame: str) -> bool:
     name, _, place = frame.partition(" (")
     function = name.rpartition(".")[2]
@@ -320,10 +346,13 @@ def _paused(looks: Sequence[SeenRank]) -> str:
     if looks and all(look.group.state in STOPPED for look in looks):
         return "Paused: all workers are stopped by a signal (SIGSTOP)"
     for look in looks:
-        frames = look.group.frames
-        if look.group.state in TRACED or any(_is_debugger(frame) for frame in frames):
+        if look.group.state in TRACED or _are_debugged(look.group.frames):
             return f"Paused: rank {look.rank} is being debugged"
     return ""
+
+
+def _are_debugged(frames: tuple[str, ...]) -> bool:
+    return any(map(_is_debugger, frames))
 
 
 def _is_debugger(frame: str) -> bool:
@@ -399,6 +428,7 @@ def _line(group: StackGroup) -> str:
     ranks: Iterable[int] = each_of(group.ranks)
     who = _named(list(ranks)).lower()
     state = f"{group.state} in {group.sleeps_in}" if group.sleeps_in else group.state
-    did = ", ".join(filter(None, (state, group.activity.value)))
+    gpu = "its GPU busy" if group.gpu_busy else ""
+    did = ", ".join(filter(None, (state, group.activity.value, gpu)))
     frames = " < ".join(reversed(group.frames[-FRAMES_SHOWN:])) or group.why or "no stack"
     return f"{who} ({did}): {frames}"

@@ -1,7 +1,10 @@
 """Looks at workers without progress: who hangs, who is slow, and who is left alone."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from holdfast.collectives import Collective, GroupLog
 from holdfast.diagnosis.hang import (
     EXTERNAL_S,
     LINES_MAX,
@@ -35,13 +38,14 @@ def stands(
     why: str = "",
     sleeps_in: str = "",
     beside: tuple[str, ...] = (),
+    gpu_busy: bool = False,
 ) -> StackGroup:
     main = at or beside  # a main thread without a frame is seen where another one is
     threads = [ThreadStack(name="MainThread", pid=1, frames=at)] if main else []
     threads += [ThreadStack(name="other", pid=1, frames=beside)] if beside else []
     return StackGroup(
         ranks=in_rows(ranks), threads=tuple(threads), state=state, why=why,
-        activity=Activity(does), sleeps_in=sleeps_in,
+        activity=Activity(does), sleeps_in=sleeps_in, gpu_busy=gpu_busy,
     )  # fmt: skip
 
 
@@ -55,6 +59,7 @@ def judged(
     reported: bool = True,
     section: str = "",
     overdue: bool = False,
+    collectives: Sequence[GroupLog] = (),
 ) -> HangJudged:
     suspicion = HangSuspected(
         attempt=4,
@@ -78,7 +83,7 @@ def judged(
         )
         for rank, step in (steps or {}).items()
     }
-    found = judge(suspicion, groups, missing, pages, TIMEOUT_S)
+    found = judge(suspicion, groups, missing, pages, TIMEOUT_S, collectives)
     assert found.attempt == 4 and found.ago_s == ago_s
     return found
 
@@ -371,6 +376,64 @@ def test_the_section_of_the_script_is_named() -> None:
     assert judged(*groups, steps=steps, section="eval").summary.endswith(' in section "eval"')
     late = judged(*groups, ago_s=TIMEOUT_S, steps=steps, section="eval")
     assert ' in section "eval", while 2 ranks were in' in late.summary
+
+
+# ── work of GPUs ──────────────────────────────────────────────────────────────────────────────
+
+ITEM = ("<module> (train.py:60)",)
+SYNCHRONIZE = (SCRIPT, "synchronize (torch/cuda/__init__.py:1200)")
+
+
+@pytest.mark.parametrize("at", [ITEM, SYNCHRONIZE])
+@pytest.mark.parametrize("does", ["still", "background"])
+def test_who_stands_still_for_a_kernel_of_its_gpu_is_given_a_minute(
+    at: tuple[str, ...], does: str
+) -> None:
+    alone, waiting = stands(2, at=at, does=does, gpu_busy=True), stands(0, 1, 3, gpu_busy=True)
+    slow = judged(alone, waiting, ago_s=SPIN_S - 1)
+    assert slow.judgement is Judgement.SLOW and "rank 2 works in" in slow.summary
+    found = judged(alone, waiting, ago_s=SPIN_S + 1)
+    assert found.judgement is Judgement.HANG and ranks(found) == [2]
+    assert f"rank 2 (sleeping, {does}, its GPU busy)" in found.evidence[0]
+    idle = stands(2, at=ITEM, does=does), waiting
+    assert judged(*idle).judgement is Judgement.HANG, "the others' GPUs say nothing of it"
+    single = stands(0, at=ITEM, gpu_busy=True)
+    assert judged(single, ago_s=SPIN_S - 1).judgement is Judgement.SLOW
+    assert judged(single, ago_s=SPIN_S + 1).judgement is Judgement.HANG
+
+
+def test_kernels_that_wait_in_a_collective_exonerate_nobody() -> None:
+    """NCCL's keep a GPU at 100 % for as long as they wait."""
+    everybody = stands(0, 1, 2, at=ITEM, gpu_busy=True)
+    found = judged(everybody, ago_s=TOGETHER_S + 1)
+    assert found.judgement is Judgement.HANG and ranks(found) == []
+    elsewhere = stands(0, gpu_busy=True), stands(1, at=BACKWARD, gpu_busy=True)
+    assert judged(*elsewhere).judgement is Judgement.HANG
+    behind = judged(
+        stands(0, 1, 2, 3, gpu_busy=True), ago_s=TOGETHER_S + 1, steps={0: 7, 1: 7, 2: 6, 3: 7}
+    )
+    assert behind.judgement is Judgement.HANG and ranks(behind) == [2]
+    neighbour = stands(2, at=SLEEP), stands(3, at=ITEM, gpu_busy=True), stands(0, 1, 4, 5)
+    assert judged(*neighbour).judgement is Judgement.HANG, "it may wait for the one that sleeps"
+
+
+def log(*entered: int, last: int, kind: str = "all_reduce", members: int = 4) -> GroupLog:
+    recent = tuple(
+        Collective(n, 0, n == last, kind if n == last else "x") for n in (last - 1, last)
+    )
+    return GroupLog(name="0", members=((0, members - 1),), ranks=in_rows(entered), recent=recent)
+
+
+def test_nor_do_they_where_it_is_known_who_has_entered_what() -> None:
+    groups = stands(2, at=ITEM, gpu_busy=True), stands(0, 1, 3, gpu_busy=True)
+    done = GroupLog(name="0", members=((0, 3),), ranks=((2, 2),), recent=(Collective(8, 0, False),))
+    late = judged(*groups, collectives=[done, log(0, 1, 3, last=9)])
+    assert late.judgement is Judgement.SLOW, "it has not entered it: its kernels are its own"
+    other = [log(2, last=9, kind="barrier"), log(0, 1, 3, last=9)]
+    found = judged(*groups, collectives=other)
+    assert found.judgement is Judgement.HANG and ranks(found) == [2]
+    together = judged(*groups, collectives=[log(0, 1, 2, 3, last=9)])
+    assert together.judgement is Judgement.HANG
 
 
 CUT = ("node-0 cannot reach node-1 (timed out after 2 s)",)

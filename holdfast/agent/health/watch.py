@@ -101,6 +101,7 @@ class HealthWatch:
         self._conditions = Conditions(node)
         self._tell = tell
         self._newest: dict[tuple[str, str], Reading] = {}  # by kind and device
+        self._heard_at: dict[tuple[str, str], float] = {}  # likewise
         self.xids: Counter[tuple[str, int]] = Counter()  # told by each GPU, by number
         self._probes = [Probe(provider, self._hear) for provider in providers]
 
@@ -108,6 +109,13 @@ class HealthWatch:
     def readings(self) -> Collection[Reading]:
         """The newest of each kind and device."""
         return self._newest.values()
+
+    def have_read(self) -> Callable[[], list[Reading]]:
+        """Ask everybody now; what is returned tells later what has been heard since."""
+        asked_at = self._clock()
+        self.look()
+        heard, newest = self._heard_at, self._newest
+        return lambda: [newest[one] for one, at in heard.items() if at >= asked_at]
 
     async def run(self) -> None:
         """Each at its pace, for ever."""
@@ -135,7 +143,9 @@ class HealthWatch:
 
     def _hear(self, readings: list[Reading]) -> None:
         self._answered.set()
-        self._newest.update({(one.kind, one.device): one for one in readings})
+        found = {(one.kind, one.device): one for one in readings}
+        self._newest.update(found)
+        self._heard_at.update(dict.fromkeys(found, self._clock()))
         self.xids.update((one.device, int(one.value)) for one in readings if one.kind == XID)
         for change in self._conditions.hear(readings, self._clock()):
             self._tell(change)
