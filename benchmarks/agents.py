@@ -7,10 +7,11 @@ the controller, the journal with its copies in the memory of agents, and everyth
 the pod of a controller imports. Only the engine is none. The agents are one process (`crowd.py`)
 with as many real connections, each of a node with 8 workers.
 
-Four things are measured, one after the other: what the controller costs once all are members and
-train; nodes that fall silent while their connections stay open, and with each of them how long it
-takes from the order to stop until the last node has answered; a storm, in which many connections
-break and come back at once; and what of it all was felt by nodes that did nothing wrong.
+Five things are measured, one after the other: what the controller costs once all are members and
+train; a look at what all their workers do, as where a job hangs; nodes that fall silent while their
+connections stay open, and with each of them how long it takes from the order to stop until the last
+node has answered; a storm, in which many connections break and come back at once; and what of it
+all was felt by nodes that did nothing wrong.
 """
 
 import argparse
@@ -25,11 +26,20 @@ from pathlib import Path
 
 import psutil
 
-from crowd import TOKEN, WORKERS, be_agents
-from holdfast.actions import AskNodes, EndJob, Entry, Fence
+from crowd import ANSWER_S, TOKEN, WORKERS, be_agents
+from holdfast.actions import AskNodes, CollectEvidence, EndJob, Entry, Fence
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers.kubernetes import api, config, driver, incluster
-from holdfast.events import AnyEvent, AttemptStopped, JobSubmitted, NodeLost, StopRequested
+from holdfast.events import (
+    AnyEvent,
+    AttemptStopped,
+    HangJudged,
+    HangSuspected,
+    JobSubmitted,
+    Judgement,
+    NodeLost,
+    StopRequested,
+)
 from holdfast.journal import VERSION, Header, Journal
 from holdfast.messages import Leave
 from holdfast.shell.clock import Clock
@@ -44,6 +54,7 @@ SPARES = 3  # as many nodes fall silent, one after the other
 STORM = 2_000
 SETTLE_S = 5.0
 LOOK_S = 0.05
+HOUR_S = 3_600.0
 MIB = 1024 * 1024
 PODS_IMPORTS = (api, config, driver, incluster)  # so that memory is that of a controller's pod
 
@@ -57,11 +68,12 @@ def main() -> None:
         {"holdfast": row},
         as_json=args.json,
         note=(
-            f"cpu_share: of one core. lost_s: from the last sign of life, at {TIMEOUT_S:g} s it is "
-            "due.\nstop_s: from the order until all have answered. wrongly_lost: nodes that were "
-            "there.\nsilence_s: the longest of any well node during the storm; signs of life come "
-            f"every {TIMEOUT_S / 4:g} s.\nstall_s: the longest time for which nothing was heard "
-            "or done."
+            "cpu_share: of one core. look_s: from the order to look at all workers until that is "
+            f"judged;\nagents take {ANSWER_S:g} s of it. lost_s: from the last sign of life, at "
+            f"{TIMEOUT_S:g} s it is due.\nstop_s: from the order until all have answered. "
+            "wrongly_lost: nodes that were there.\nsilence_s: the longest of any well node during "
+            f"the storm; signs of life come every {TIMEOUT_S / 4:g} s.\nstall_s: the longest time "
+            "for which nothing was heard or done."
         ),
     )
 
@@ -133,6 +145,7 @@ class Site:
         watching = asyncio.create_task(self._watch_for_stalls())
         joined = await self._join()
         found = {"base_mib": round(base / MIB, 1), **joined, **await self._steady(seconds)}
+        found |= await self._look()
         found |= await self._silence()
         found |= await self._storm()
         self._shell.put(StopRequested(by="benchmark"))
@@ -158,6 +171,27 @@ class Site:
             "rss_mib": round(rss / MIB, 1),
             "cpu_share": round(used / took, 3),
             "steady_stall_s": round(self._stall_s, 3),
+        }
+
+    async def _look(self) -> dict[str, float]:
+        """All ranks wait at one place, and for no longer than a link may take to come back."""
+        state = self._controller.state
+        suspicion = HangSuspected(
+            attempt=state.attempt, ago_s=-HOUR_S, budget_s=2.0, step=1, step_s=0.4, trained=True,
+            ranks=(),
+        )  # fmt: skip
+        order = CollectEvidence(suspicion=suspicion, reason="benchmark")
+        self._entries.clear()
+        self._stall_s = 0.0
+        before, began = self._cpu_s(), time.perf_counter()
+        connected = self._shell.nodes.connected
+        self._shell.hangs.collect(order, connected, self._host.server.clock())
+        at, judged = await self._heard(HangJudged)
+        assert isinstance(judged, HangJudged) and judged.judgement is Judgement.SLOW, judged
+        return {
+            "look_s": round(at - began, 2),
+            "look_cpu_s": round(self._cpu_s() - before, 2),
+            "look_stall_s": round(self._stall_s, 3),
         }
 
     async def _silence(self) -> dict[str, float]:

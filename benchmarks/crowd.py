@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from holdfast.agent.progress_watch import REPEAT_S
+from holdfast.collectives import Collective, GroupLog, unread
 from holdfast.events import Milestone, NodeReady, Progress, Store
 from holdfast.evidence import NodeEvidence
 from holdfast.messages import (
@@ -28,20 +29,33 @@ from holdfast.messages import (
     Kept,
     Leave,
     Report,
+    Stacks,
     Start,
     Stop,
     TakeEvidence,
+    TakeStacks,
     Welcome,
     WorkerReport,
     WorkersStarted,
     WorkersStopped,
 )
 from holdfast.shell.server import allow_connections
+from holdfast.stacks import Activity, StackGroup, ThreadStack
 
 TOKEN = "benchmark"
 WORKERS = 8
 TICK_S = 0.02
 AT_ONCE = 200  # connections that are opened at once, unless a storm is asked for
+ANSWER_S = 1.4  # a real agent takes as long for three looks at its workers
+STAGES = 16  # of a pipeline; a node is one tensor-parallel group
+MAIN = (
+    *(f"Trainer.step_{n} (site-packages/trainer/loop_{n}.py:{n}20)" for n in range(14)),
+    "all_reduce (torch/distributed/distributed_c10d.py:2806)",
+)
+OTHERS = 11  # threads beside the main one
+RECENT = tuple(
+    Collective(n, 0, n == 5_032, "all_reduce float[1048576]") for n in range(5_001, 5_033)
+)
 REACHED = (
     Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED, Milestone.RESTORED,
     Milestone.FIRST_STEP,
@@ -55,7 +69,7 @@ REQUEST = (
 MASK = bytes(4)  # changes nothing
 PULSE = b"\x8a\x80" + MASK
 
-Order = Welcome | Ack | Start | Stop | Leave | Keep | GiveJournal | TakeEvidence
+Order = Welcome | Ack | Start | Stop | Leave | Keep | GiveJournal | TakeEvidence | TakeStacks
 _decoder = msgspec.msgpack.Decoder(Order)
 _encoder = msgspec.msgpack.Encoder()
 
@@ -117,6 +131,8 @@ class Agent(asyncio.Protocol):
         self._welcomed = asyncio.Event()
         self._pulse_s = self._report_s = 1.0
         self._pulse_at = self._report_at = 0.0
+        self._looks: TakeStacks | None = None  # that are under way
+        self._looked_at = 0.0
         self.silent = False
 
     async def connect(self, port: int, gate: asyncio.Semaphore) -> None:
@@ -145,8 +161,11 @@ class Agent(asyncio.Protocol):
         if now >= self._pulse_at and self._transport is not None:
             self._transport.write(PULSE)
             self._pulse_at = now + self._pulse_s
+        if self._looks is not None and self._order is not None and now >= self._looked_at:
+            self._say(stacks(self._looks.number, self._order))
+            self._looks = None
         next_at = self._report_at if self._order is not None else now + 0.1
-        return min(self._pulse_at, next_at)
+        return min(self._pulse_at, next_at, now + 0.1 if self._looks is not None else next_at)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Cut, or given up: nothing can be said any more."""
@@ -199,6 +218,8 @@ class Agent(asyncio.Protocol):
             case TakeEvidence():
                 found = NodeEvidence(node=self._node)
                 self._say(EvidenceReply(number=message.number, found=found))
+            case TakeStacks():
+                self._looks, self._looked_at = message, time.monotonic() + ANSWER_S
             case Start() if self._order is None or message.attempt > self._order.attempt:
                 self._order, self._report_at = message, 0.0
                 self._tell(WorkersStarted(node=self._node, attempt=message.attempt))
@@ -233,13 +254,17 @@ class Agent(asyncio.Protocol):
         self._kept.append(Fact(seq=self._seq, event=event))
         self._say(self._kept[-1])
 
-    def _say(self, message: Hello | Fact | Report | Kept | EvidenceReply) -> None:
+    def _say(self, message: Hello | Fact | Report | Kept | EvidenceReply | Stacks) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         data = _encoder.encode(message)
         size = len(data)
-        short = bytes((0x82, 0x80 | size)) if size < 126 else b"\x82\xfe" + size.to_bytes(2, "big")
-        self._transport.write(short + MASK + data)
+        if size < 126:
+            head = bytes((0x82, 0x80 | size))
+        else:
+            short = size < 1 << 16
+            head = (b"\x82\xfe" if short else b"\x82\xff") + size.to_bytes(2 if short else 8, "big")
+        self._transport.write(head + MASK + data)
 
     def _report(self, order: Start) -> Report:
         first = order.node_rank * WORKERS
@@ -253,3 +278,28 @@ class Agent(asyncio.Protocol):
             for local in range(WORKERS)
         )  # fmt: skip
         return Report(node=self._node, attempt=order.attempt, workers=workers)
+
+
+def stacks(number: int, order: Start) -> Stacks:
+    """What a node tells whose ranks wait for others: one place, and what each has entered in its
+    tensor-parallel, data-parallel and pipeline group."""
+    nodes = max(1, order.node_count // STAGES)  # of a stage
+    stage, first = order.node_rank // nodes, order.node_rank * WORKERS
+    own = ((first, first + WORKERS - 1),)
+    frames = [("_bootstrap (threading.py:1002)", *MAIN[: 1 + n]) for n in range(OTHERS)]
+    threads = [ThreadStack(name="MainThread", pid=1, frames=MAIN)]
+    threads += [ThreadStack(name=f"thread-{n}", pid=1, frames=f) for n, f in enumerate(frames)]
+    group = StackGroup(
+        ranks=own, threads=tuple(threads), state="sleeping", sleeps_in="futex_do_wait",
+        activity=Activity.STILL,
+    )  # fmt: skip
+    logs = [GroupLog(name="tp", members=own, ranks=own, recent=RECENT)]
+    for rank in range(first, first + WORKERS):
+        local, row = rank - first, rank - stage * nodes * WORKERS
+        beside = range(stage * nodes * WORKERS + local, (stage + 1) * nodes * WORKERS, WORKERS)
+        along = range(row, order.node_count * WORKERS, nodes * WORKERS)
+        for name, members in (("dp", beside), ("pp", along)):
+            rows = tuple((one, one) for one in members)
+            me = ((rank, rank),)
+            logs.append(GroupLog(name=name, members=rows, ranks=me, recent=RECENT))
+    return Stacks(number=number, groups=(group,), collectives=tuple(map(unread, logs)))

@@ -6,11 +6,13 @@ something else, and the times who always comes last. Ranks that did the same are
 that what a large job waits in stays small.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.events import Ranks, each_of, in_rows
+from holdfast.events import Ranks
+from holdfast.rank_rows import JoinedRows
 
 RECENT_MAX = 256  # collectives of a group that are reported at once
 GROUPS_MAX = 32  # of one worker
@@ -70,15 +72,77 @@ class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
     starved_s: float = 0.0  # ready to run, and without a processor
 
 
+class UnreadLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A `GroupLog` as it comes, of which only the ranks are read: nodes of a large job say the rest
+    thousands of times alike."""
+
+    name: msgspec.Raw
+    description: msgspec.Raw
+    members: msgspec.Raw
+    ranks: Ranks
+    recent: msgspec.Raw
+
+
+class _Said(msgspec.Struct, frozen=True, array_like=True):
+    """That rest."""
+
+    name: str
+    description: str
+    members: Ranks
+    recent: tuple[Collective, ...]
+
+    def by(self, ranks: Ranks) -> GroupLog:
+        """That these ranks have said."""
+        return GroupLog(
+            name=self.name,
+            description=self.description,
+            members=self.members,
+            ranks=ranks,
+            recent=self.recent,
+        )
+
+
+_unread = msgspec.msgpack.Decoder(UnreadLog)
+_said = msgspec.msgpack.Decoder(_Said)
+_FOUR = b"\x94"  # begins an array of four in MessagePack
+
+
+def unread(log: GroupLog) -> UnreadLog:
+    """As it is sent."""
+    return _unread.decode(msgspec.msgpack.encode(log))
+
+
+class JoinedLogs:
+    """Those that say the same of different ranks made one, as they come; of more kinds than
+    `LOGS_MAX` the first."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, JoinedRows] = {}
+
+    def add(self, logs: Iterable[UnreadLog]) -> None:
+        """More of them."""
+        for log in logs:
+            said = b"".join((_FOUR, log.name, log.description, log.members, log.recent))
+            known = self._found.get(said)
+            if known is not None:
+                known.add(log.ranks)
+            elif len(self._found) < LOGS_MAX:
+                self._found[said] = JoinedRows(log.ranks)
+
+    def logs(self) -> tuple[GroupLog, ...]:
+        """In order; what is no log is left out."""
+        found = []
+        same: dict[tuple[Collective, ...], tuple[Collective, ...]] = {}
+        for said, rows in self._found.items():
+            with contextlib.suppress(msgspec.MsgspecError):
+                log = _said.decode(said).by(rows.rows())
+                recent = same.setdefault(log.recent, log.recent)  # that of many groups is held once
+                found.append(msgspec.structs.replace(log, recent=recent))
+        return tuple(sorted(found, key=lambda log: (log.name, log.ranks)))
+
+
 def joined_logs(logs: Iterable[GroupLog]) -> tuple[GroupLog, ...]:
-    """Those that say the same of different ranks made one."""
-    found: dict[tuple[object, ...], list[GroupLog]] = {}
-    for log in logs:
-        found.setdefault((log.name, log.members, log.recent), []).append(log)
-    made = map(_one, found.values())
-    return tuple(sorted(made, key=lambda log: (log.name, log.ranks))[:LOGS_MAX])
-
-
-def _one(same: Sequence[GroupLog]) -> GroupLog:
-    ranks = in_rows(rank for log in same for rank in each_of(log.ranks))
-    return msgspec.structs.replace(same[0], ranks=ranks)
+    """All of them (`JoinedLogs`)."""
+    found = JoinedLogs()
+    found.add(map(unread, logs))
+    return found.logs()

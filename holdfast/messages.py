@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.collectives import RECENT_MAX, GroupLog, RankTimes
+from holdfast.collectives import RECENT_MAX, GroupLog, RankTimes, UnreadLog
 from holdfast.compiled_code import CompiledHere, TakeCompiled
 from holdfast.digests import ReplicaDigest, StepsToRepeat
 from holdfast.events import (
@@ -211,7 +211,7 @@ class Stacks(Message, frozen=True, kw_only=True):
 
     number: int
     groups: tuple[StackGroup, ...]
-    collectives: tuple[GroupLog, ...] = ()  # of more than one look: what they entered last
+    collectives: tuple[UnreadLog, ...] = ()  # of more than one look: what they entered last
     reached: tuple[PeerReach, ...] = ()
 
 

@@ -6,10 +6,12 @@ the nodes, so that it never holds more than `MAX_GROUPS` of them.
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
-from holdfast.events import Ranks, each_of, in_rows
+from holdfast.events import Ranks
+from holdfast.rank_rows import JoinedRows
 
 MAX_FRAMES = 64  # of a thread; of more the middle is left out
 MAX_THREADS = 24  # of a worker, with all its processes
@@ -76,17 +78,39 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
         return sum(last - first + 1 for first, last in self.ranks)
 
 
-def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
+class JoinedStacks:
     """Those with the same stack, state, activity and reason made one, who compiles apart from who
-    does not, and so for GPUs; the smallest first.
+    does not, and so for GPUs; as they come, and never many."""
 
-    Beyond `MAX_GROUPS` the rarest are kept, because what is rare is looked for.
-    """
-    found: dict[tuple[object, ...], list[StackGroup]] = {}
-    for group in groups:
-        found.setdefault(_kind(group), []).append(group)
-    made = [_one(same) for same in found.values()]
-    return tuple(sorted(made, key=lambda group: (group.count, group.ranks))[:MAX_GROUPS])
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], tuple[StackGroup, JoinedRows]] = {}
+
+    def add(self, groups: Iterable[StackGroup]) -> None:
+        """More of them."""
+        for group in groups:
+            kind = _kind(group)
+            first, rows = self._found.get(kind) or (group, JoinedRows(()))
+            rows.add(group.ranks)
+            self._found[kind] = min(first, group, key=lambda one: one.ranks), rows
+            if len(self._found) > 2 * MAX_GROUPS:
+                kept = self.groups()
+                self._found = {_kind(one): (one, JoinedRows(one.ranks)) for one in kept}
+
+    def groups(self) -> tuple[StackGroup, ...]:
+        """The smallest first. Beyond `MAX_GROUPS` the rarest are kept, because what is rare is
+        looked for."""
+        known = [
+            msgspec.structs.replace(first, ranks=rows.rows())
+            for first, rows in self._found.values()
+        ]
+        return tuple(sorted(known, key=lambda group: (group.count, group.ranks))[:MAX_GROUPS])
+
+
+def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
+    """All of them (`JoinedStacks`)."""
+    found = JoinedStacks()
+    found.add(groups)
+    return found.groups()
 
 
 def _kind(group: StackGroup) -> tuple[object, ...]:
@@ -94,16 +118,11 @@ def _kind(group: StackGroup) -> tuple[object, ...]:
     return group.frames, group.state, group.why, did
 
 
+@lru_cache(4096)  # nodes of a large job tell the same ones
 def _is_compiler(frame: str) -> bool:
     name, _, place = frame.partition(" (")
     runs = (name.rpartition(".")[2], place.partition(":")[0]) == RUNS
     return place.startswith(COMPILERS) and not runs
-
-
-def _one(same: Sequence[StackGroup]) -> StackGroup:
-    first = min(same, key=lambda group: group.ranks)
-    ranks = in_rows(rank for group in same for rank in each_of(group.ranks))
-    return msgspec.structs.replace(first, ranks=ranks)
 
 
 def shortened(frames: Sequence[str]) -> tuple[str, ...]:

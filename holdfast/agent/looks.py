@@ -14,7 +14,7 @@ from holdfast.agent.gpu_use import GpuBusy
 from holdfast.agent.recorders import Recorder, logs_of
 from holdfast.agent.stack_dump import LookedAt, stacks_of
 from holdfast.agent.workers import Worker
-from holdfast.collectives import Collective, GroupLog, RankTimes, joined_logs
+from holdfast.collectives import Collective, GroupLog, RankTimes, joined_logs, unread
 from holdfast.diagnosis import mismatch
 from holdfast.events import LastEntered
 from holdfast.messages import EntryTimes, Stacks, TakeEntryTimes, TakeStacks
@@ -58,7 +58,7 @@ async def _stacks(order: TakeStacks, known: dict[int, Worker], gpu_busy: GpuBusy
     entered = logs_of(_recorders(known), LAST, kinds=True)
     groups, logs = await asyncio.gather(seen, entered)
     same = joined_logs(_timeless(log) for own in logs.values() for log in own.groups)
-    return Stacks(number=order.number, groups=groups, collectives=same)
+    return Stacks(number=order.number, groups=groups, collectives=tuple(map(unread, same)))
 
 
 async def _times(order: TakeEntryTimes, known: dict[int, Worker], asked_us: int) -> EntryTimes:

@@ -17,6 +17,7 @@ stopped, or that somebody debugs, do not hang.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +39,7 @@ BLIND_S = 30.0  # where stacks cannot be read, and nobody uses a processor
 LINES_MAX = 16  # of evidence
 FRAMES_SHOWN = 4
 PLACES_SHOWN = 3
+KNOWN_MAX = 1024  # stacks of which something is known: many thousand ranks stand at a few places
 STOPPED = ("stopped",)
 TRACED = ("tracing-stop",)
 IN_KERNEL = ("disk-sleep",)
@@ -330,6 +332,7 @@ def _smallest(looks: Sequence[SeenRank]) -> Set[int]:
     return {look.rank for look in looks} - most
 
 
+@lru_cache(KNOWN_MAX)
 def _end_in_a_wait(frames: tuple[str, ...]) -> bool:
     inner = next((n for n in reversed(range(len(frames))) if _is_wait(frames[n])), None)
     return inner is not None and all(map(_is_library, frames[inner:]))
@@ -351,6 +354,7 @@ def _paused(looks: Sequence[SeenRank]) -> str:
     return ""
 
 
+@lru_cache(KNOWN_MAX)
 def _are_debugged(frames: tuple[str, ...]) -> bool:
     return any(map(_is_debugger, frames))
 

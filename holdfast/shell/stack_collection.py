@@ -1,7 +1,8 @@
 """Asks the members of a job for the stacks of their workers, and joins what they say as it comes.
 
-A few hundred nodes are asked at a time, so that a large job does not answer all at once. Who does
-not answer in time is named instead. Pure: sending only queues, and times are the caller's.
+A few hundred nodes are asked at a time, so that a large job does not answer all at once; few at
+first, and two for each that answers, so that answers come spread out. Who does not answer in time
+is named instead. Pure: sending only queues, and times are the caller's.
 """
 
 from collections import deque
@@ -9,12 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
-from holdfast.collectives import GroupLog, joined_logs
+from holdfast.collectives import JoinedLogs
 from holdfast.evidence import PeerAddress, PeerReach
 from holdfast.messages import Stacks, StacksReply, TakeStacks
-from holdfast.stacks import StackGroup, joined
+from holdfast.stacks import JoinedStacks, StackGroup
 
-WAVE = 256  # nodes that have been asked and have not answered, at most
+AT_ONCE = 128  # nodes that are asked when it begins
+WAVE = 512  # that have been asked and have not answered, at most
 NODE_S = 12.0  # for one of them: agents give up a process after 5 s, and try twice
 REPLY_BYTES = 3 << 20  # of an answer, below what one message may have
 
@@ -42,8 +44,8 @@ class StackCollection:
         self._replies: list[Reply] = []
         self._waiting: deque[str] = deque()
         self._asked: dict[str, float] = {}  # since when
-        self._groups: tuple[StackGroup, ...] = ()
-        self._logs: tuple[GroupLog, ...] = ()
+        self._room = AT_ONCE
+        self._groups, self._logs = JoinedStacks(), JoinedLogs()
         self._missing: list[str] = []
         self._peers: Peers = {}
         self.reached: dict[str, tuple[PeerReach, ...]] = {}  # by node, of this collection
@@ -61,8 +63,9 @@ class StackCollection:
         if len(self._replies) > 1:
             return
         self._number = next(self._numbers)
-        self._groups, self._logs = (), ()
+        self._groups, self._logs = JoinedStacks(), JoinedLogs()
         self._peers, self.reached = peers, {}
+        self._room = AT_ONCE
         self._waiting = deque(node for node in members if node in connected)
         self._missing = [node for node in members if node not in connected]
         self._go_on(now)
@@ -81,8 +84,9 @@ class StackCollection:
     def answered(self, node: str, answer: Stacks, now: float) -> None:
         """What a node says."""
         if answer.number == self._number and self._asked.pop(node, None) is not None:
-            self._groups = joined([*self._groups, *answer.groups])
-            self._logs += answer.collectives
+            self._room = min(WAVE, self._room + 1)
+            self._groups.add(answer.groups)
+            self._logs.add(answer.collectives)
             if answer.reached:
                 self.reached[node] = answer.reached
             self._go_on(now)
@@ -103,17 +107,18 @@ class StackCollection:
             self._go_on(now)
 
     def _go_on(self, now: float) -> None:
-        while self._waiting and len(self._asked) < WAVE:
+        while self._waiting and len(self._asked) < self._room:
             node = self._waiting.popleft()
             self._asked[node] = now
             self._send(node, self._question(node))
         if not self._asked:
             replies, self._replies = self._replies, []
             told = StacksReply(
-                groups=fitting(self._groups),
+                groups=fitting(self._groups.groups()),
                 missing=tuple(sorted(self._missing)),
-                collectives=joined_logs(self._logs),
+                collectives=self._logs.logs(),
             )
+            self._groups, self._logs = JoinedStacks(), JoinedLogs()  # they may be large
             for reply in replies:
                 reply(told)
 

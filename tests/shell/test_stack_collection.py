@@ -1,12 +1,16 @@
 """Stacks are asked of all members, and whoever does not answer holds up nobody for long."""
 
 import itertools
+import tracemalloc
 
+import msgspec
 import pytest
 
+from holdfast import collectives
+from holdfast.collectives import Collective, GroupLog, joined_logs, unread
 from holdfast.events import in_rows
 from holdfast.messages import AskStacks, Stacks, StacksReply, TakeStacks, ToClient
-from holdfast.shell.stack_collection import NODE_S, WAVE, StackCollection, fitting
+from holdfast.shell.stack_collection import AT_ONCE, NODE_S, WAVE, StackCollection, fitting
 from holdfast.stacks import StackGroup, ThreadStack
 from tests.shell.scene import Scene
 
@@ -87,12 +91,62 @@ def test_of_many_nodes_only_some_are_asked_at_a_time_and_all_in_the_end() -> Non
     site = Site()
     nodes = [str(n) for n in range(3 * WAVE)]
     site.ask(*nodes)
-    assert len(site.asked) == WAVE
-    for number, node in enumerate(nodes):
-        site.answer(node, group(number))
-        assert len(site.asked) <= number + 1 + WAVE
+    assert len(site.asked) == AT_ONCE
+    for number, node in enumerate(nodes, 1):
+        site.answer(node, group(number - 1))
+        assert len(site.asked) <= min(AT_ONCE + 2 * number, WAVE + number)
     assert [node for node, _ in site.asked] == nodes
     assert [one.ranks for one in site.replies[0].groups] == [((0, 3 * WAVE - 1),)]
+
+
+def entered(rank: int, last: int = 32, members: int = 1_000) -> GroupLog:
+    """By one rank, in a group of all."""
+    recent = tuple(Collective(n, 0, n == last, f"all_reduce float[{n}]") for n in range(last))
+    return GroupLog(name="dp", members=((0, members - 1),), ranks=((rank, rank),), recent=recent)
+
+
+def test_what_thousands_of_nodes_have_entered_alike_is_held_once() -> None:
+    """One of them has entered less."""
+    site, count = Site(), 1_000
+    site.ask(*(str(number) for number in range(count)))
+    said = [entered(number, last=32 - (number == 7)) for number in range(count)]
+    answers = [
+        msgspec.msgpack.encode(Stacks(number=1, groups=(group(n),), collectives=(unread(one),)))
+        for n, one in enumerate(said)
+    ]
+    decoder = msgspec.msgpack.Decoder(Stacks)
+    tracemalloc.start()
+    try:
+        for number, answer in enumerate(answers[:-1]):
+            site.collection.answered(str(number), decoder.decode(answer), 0.0)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    site.collection.answered(str(count - 1), decoder.decode(answers[-1]), 0.0)
+    [told] = site.replies
+    assert told.collectives == joined_logs(said)
+    assert [one.ranks for one in told.collectives] == [((0, 6), (8, count - 1)), ((7, 7),)]
+    alone = sum(map(len, answers))
+    assert held < alone / 4, f"{held:,} bytes are held of messages of {alone:,}"
+
+
+def test_an_answer_that_is_no_log_spoils_nobody_elses() -> None:
+    site = Site()
+    site.ask("a", "b")
+    odd = msgspec.structs.replace(unread(entered(0)), recent=msgspec.Raw(b"\xc3"))
+    for node, said in (("a", odd), ("b", unread(entered(1)))):
+        site.collection.answered(node, Stacks(number=1, groups=(), collectives=(said,)), 0.0)
+    assert [one.ranks for one in site.replies[0].collectives] == [((1, 1),)]
+
+
+def test_of_more_kinds_than_a_job_can_have_the_first_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collectives, "LOGS_MAX", 5)
+    logs = [entered(n, last=4, members=n + 1) for n in range(9)]
+    assert joined_logs(logs) == tuple(logs[:5])
+    more = joined_logs([*logs, msgspec.structs.replace(logs[0], ranks=((7, 7),))])
+    assert more[0].ranks == ((0, 0), (7, 7)), "what is known of goes on to be joined"
 
 
 def test_a_job_without_workers_is_answered_at_once() -> None:
