@@ -327,8 +327,8 @@ class Stop(Message, frozen=True, kw_only=True):
 
     `save`: within the grace time, bring one more snapshot to a durable tier first. `keeps`: to
     memory, here or elsewhere too. `look`: tell with `WorkersStopped` which collectives they had
-    entered last. `parks`: those that can be kept wait for the next attempt instead; who does not
-    within the grace time is killed.
+    entered last. `hung`: of this rank, read first where it stands, in C as well. `parks`: those
+    that can be kept wait for the next attempt instead; who does not within `grace_s` is killed.
     """
 
     attempt: int
@@ -336,6 +336,7 @@ class Stop(Message, frozen=True, kw_only=True):
     save: bool = False
     keeps: Keeps = ""
     look: bool = False
+    hung: int | None = None
     parks: bool = False
     term: int = 0
 

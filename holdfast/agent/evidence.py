@@ -40,8 +40,13 @@ async def evidence_of(
     """What there is to tell within a few seconds; `run` is the attempt that was asked for,
     `mask` takes secrets out, `readings` are the newest of the machine's health."""
     host, kernel = await _host(since_s, list(places))
+    look = run.native_look if run is not None else None
+    stack = await look.stack if look is not None else ()
     workers, now = _chosen(run) if run is not None else [], time.monotonic()
-    ranks = tuple(_rank(worker, mask, now) for worker in workers)
+    ranks = tuple(
+        _rank(one, mask, now, stack if look is not None and one is look.worker else ())
+        for one in workers
+    )
     return NodeEvidence(
         node=name,
         ranks=ranks,
@@ -62,18 +67,19 @@ async def _host(since_s: float, places: list[Path]) -> tuple[tuple[str, ...], Ke
 
 
 def _chosen(run: NodeAttempt) -> list[Worker]:
-    """Those that have failed, in the order in which they did, then others."""
+    """The one that hangs, those that have failed, in the order in which they did, then others."""
+    hung = run.native_look.worker if run.native_look is not None else None
 
-    def key(worker: Worker) -> tuple[float, int]:
+    def key(worker: Worker) -> tuple[bool, float, int]:
         end = worker.death or worker.ends
         died_at = end.at if end is not None and end.exit_code != 0 else float("inf")
-        return (worker.raised_at or died_at, worker.local_rank)
+        return (worker is not hung, worker.raised_at or died_at, worker.local_rank)
 
     ranked = [worker for worker in run.workers.values() if worker.assignment is not None]
     return sorted(ranked, key=key)[:RANKS_MAX]
 
 
-def _rank(worker: Worker, mask: Mask, now: float) -> RankEvidence:
+def _rank(worker: Worker, mask: Mask, now: float, stack: tuple[str, ...]) -> RankEvidence:
     assert worker.assignment is not None
     rank = worker.assignment.rank
     return RankEvidence(
@@ -81,6 +87,7 @@ def _rank(worker: Worker, mask: Mask, now: float) -> RankEvidence:
         ended=_ended(worker),
         page=mask(page_in_words(worker.page.report(rank, worker.pid, now))),
         output=last_lines(worker.output.tail, mask),
+        stack=tuple(map(_cut, stack)),
     )
 
 

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,13 @@ from holdfast.diagnosis.logs import parse_traceback
 from holdfast.diagnosis.mismatch import clue_in
 from holdfast.events import LastEntered, Progress, WorkerError, WorkerExited
 from holdfast.messages import Start
+
+
+class NativeLook(NamedTuple):
+    """Where a worker stood before it was ended, the innermost frame first: once that is read."""
+
+    worker: Worker
+    stack: "asyncio.Task[tuple[str, ...]]"
 
 
 @dataclass
@@ -34,6 +42,7 @@ class NodeAttempt:
     kill_at: float | None = None  # when SIGKILL was sent
     stopped: bool = False  # `WorkersStopped` was sent
     entered: dict[int, tuple[LastEntered, ...]] = field(default_factory=dict)  # when stopped
+    native_look: NativeLook | None = None  # at one that hangs
     trains: bool = False  # every worker of ours has done its first step
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -41,6 +50,11 @@ class NodeAttempt:
     def alive(self) -> list[Worker]:
         """Workers that have neither died nor parked, nor gone on to another attempt since."""
         return [one for one in self.workers.values() if one.acts_in(self.order.attempt)]
+
+    def of_rank(self, rank: int | None) -> Worker | None:
+        """The worker that lives and has this rank, if one has."""
+        ranks = {one.assignment.rank: one for one in self.alive if one.assignment is not None}
+        return ranks.get(rank) if rank is not None else None
 
     @property
     def refusal(self) -> str:

@@ -12,24 +12,39 @@ from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.notes import note
 from holdfast.agent.processes import ending_of
+from holdfast.agent.workers import Worker
 
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
 
 
 def terminate(
-    attempt: NodeAttempt, processes: NodeProcesses, now: float, *, parks: bool = False
+    attempt: NodeAttempt,
+    processes: NodeProcesses,
+    now: float,
+    *,
+    parks: bool = False,
+    spared: Worker | None = None,
 ) -> None:
-    """SIGTERM to all its workers; only once. `parks`: those that can be kept park instead."""
-    if attempt.stop_at is None:
-        attempt.stop_at = now
-        for worker in attempt.alive:
-            if parks and worker.sockets.parking is not None and worker.sockets.parking.able:
-                worker.sockets.parking.order(attempt.look_gone)
-                continue
-            worker.failing = worker.page.error() is not None
-            if not worker.raised_at:  # else it ends by itself, with what is to be done before
-                processes.signal(worker, signal.SIGTERM)
-            processes.signal(worker, signal.SIGCONT)  # one that was stopped would not see it
+    """SIGTERM to all its workers but the `spared` one; only once. `parks`: those that can be kept
+    park instead."""
+    if attempt.stop_at is not None:
+        return
+    attempt.stop_at = now
+    for worker in attempt.alive:
+        if worker is spared:
+            continue
+        if parks and worker.sockets.parking is not None and worker.sockets.parking.able:
+            worker.sockets.parking.order(attempt.look_gone)
+        else:
+            ask_to_end(worker, processes)
+
+
+def ask_to_end(worker: Worker, processes: NodeProcesses) -> None:
+    """SIGTERM to one."""
+    worker.failing = worker.page.error() is not None
+    if not worker.raised_at:  # else it ends by itself, with what is to be done before
+        processes.signal(worker, signal.SIGTERM)
+    processes.signal(worker, signal.SIGCONT)  # one that was stopped would not see it
 
 
 def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:

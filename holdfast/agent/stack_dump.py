@@ -33,6 +33,8 @@ from holdfast.stacks import (
 )
 
 ONE_S = 5.0  # for one process
+NATIVE_S = 3.0  # with frames of C, for which somebody waits
+NATIVE_FRAMES = 32
 AT_ONCE = 4  # programs that read
 MAX_CHILDREN = 8  # processes of a worker that are read besides it, as of its data loader
 BELOW_S = 2.0  # for all of these after several looks, which an answer waits for
@@ -211,17 +213,28 @@ async def _process(pid: int, turns: asyncio.Semaphore) -> list[ThreadStack]:
             return _read(await _spy(pid, "--nonblocking"))
 
 
-async def _spy(pid: int, *options: str) -> bytes:
+async def native_stack(pid: int) -> tuple[str, ...]:
+    """Where the main thread of a process stands, with frames of C, the innermost first; empty where
+    py-spy cannot tell. Reading PyTorch's symbols stops the process for a second or two."""
+    try:
+        main, *_ = _read(await _spy(pid, "--native", within_s=NATIVE_S))
+    except DumpError:
+        return ()
+    return main.frames[: -NATIVE_FRAMES - 1 : -1]
+
+
+async def _spy(pid: int, *options: str, within_s: float | None = None) -> bytes:
     """In a thread: the agent reaps its children itself, so nobody can wait for their status."""
     command = [_program(), "dump", "--json", "--pid", str(pid), *options]
+    within_s = ONE_S if within_s is None else within_s
     try:
         ran = await asyncio.to_thread(
-            subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ONE_S
+            subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s
         )
     except OSError as error:
         raise DumpError(f"py-spy cannot be started: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise DumpError(f"py-spy did not answer within {ONE_S:g} s") from error
+        raise DumpError(f"py-spy did not answer within {within_s:g} s") from error
     if not ran.stdout:
         raise DumpError(_reason(ran.stderr.decode(errors="replace")))
     return ran.stdout
@@ -265,4 +278,5 @@ def _thread(found: _Thread) -> ThreadStack:
 
 
 def _place(frame: _Frame) -> str:
-    return f"{frame.name} ({frame.short_filename or frame.filename}:{frame.line})"
+    file = frame.short_filename or frame.filename
+    return f"{frame.name} ({file}:{frame.line})" if frame.line else f"{frame.name} ({file})"

@@ -11,9 +11,10 @@ import msgspec
 
 from holdfast.agent import looks, node_memory
 from holdfast.agent.attempts import Attempts
-from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.node_attempt import NativeLook, NodeAttempt
 from holdfast.agent.parts import NodeParts
-from holdfast.agent.signals import kill, terminate
+from holdfast.agent.signals import ask_to_end, kill, terminate
+from holdfast.agent.stack_dump import native_stack
 from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stray_processes import end_strays
 from holdfast.events import Progress
@@ -62,7 +63,11 @@ class AttemptStop:
     def _stop(self, run: NodeAttempt, order: Stop) -> None:
         first = run.stop_at is None
         self._parts.health.look()  # what broke, if anything did, is to be known before the verdict
-        terminate(run, self._parts.processes, time.monotonic(), parks=order.parks)
+        hung = run.of_rank(order.hung) if first and order.grace_s > 0 else None
+        if hung is not None:
+            run.native_look = NativeLook(hung, asyncio.create_task(native_stack(hung.pid)))
+            self._parts.tasks.start(self._end_when_seen(run.native_look))
+        terminate(run, self._parts.processes, time.monotonic(), parks=order.parks, spared=hung)
         if order.grace_s > 0:
             loop = asyncio.get_running_loop()
             loop.call_later(order.grace_s, kill, run, self._parts.processes)
@@ -70,6 +75,12 @@ class AttemptStop:
             kill(run, self._parts.processes)
         if first:
             self._parts.tasks.start(self._finish(run, order.attempt))
+
+    async def _end_when_seen(self, look: NativeLook) -> None:
+        """While the others end there is time for what takes a second or two."""
+        await look.stack
+        if look.worker.death is None:
+            ask_to_end(look.worker, self._parts.processes)
 
     async def _save_and_stop(self, order: Stop) -> None:
         """The whole job ends, but the disks of its nodes stay; or only memory is asked for."""

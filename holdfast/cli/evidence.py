@@ -31,6 +31,9 @@ def _rank(one: "RankEvidence", *, with_output: bool) -> Iterator[str]:
     if one.stacks:
         yield f"rank {one.rank}, all its threads and processes:"
         yield from (f"  {line}" for line in one.stacks)
+    if one.stack:
+        yield f"rank {one.rank} stood in, with frames of C, the innermost first:"
+        yield from (f"  {line}" for line in one.stack)
     if with_output and one.output:
         yield f"rank {one.rank} had printed:"
         yield from (f"  {line}" for line in one.output)

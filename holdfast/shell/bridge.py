@@ -8,6 +8,8 @@ what is tested in one holds in all. The time is an argument; membership is read 
 import math
 from collections.abc import Iterable
 
+import msgspec
+
 from holdfast.actions import (
     AnyAction,
     Diagnose,
@@ -55,6 +57,7 @@ from holdfast.messages import (
     WorkersStopped,
 )
 
+HANG = "hang"  # a cause
 NOTHING_THERE = "no answer on the port of its rendezvous store"
 
 
@@ -299,10 +302,21 @@ class Bridge:
             parks=order.parks,
             term=self._term,
         )
-        return [(node, message) for node in sorted(self._tally.pending)], _some(told)
+        orders: dict[str, ToAgent] = dict.fromkeys(sorted(self._tally.pending), message)
+        if (hung := _hung(self._state)) is not None:
+            where = ranks.get(hung // self._state.workers_per_node)
+            if where in orders:
+                orders[where] = msgspec.structs.replace(message, hung=hung)
+        return [*orders.items()], _some(told)
 
     def _flushed(self, now: float) -> list[AnyEvent]:
         return _some(self.progress.flush(now))
+
+
+def _hung(state: State) -> int | None:
+    """The rank that hangs, where the attempt is stopped for that."""
+    found = state.stopped_for
+    return found.rank if found is not None and found.cause == HANG else None
 
 
 def _some(event: AnyEvent | None) -> list[AnyEvent]:

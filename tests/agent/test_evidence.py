@@ -24,10 +24,17 @@ from holdfast.agent.reach import WITHIN_S
 from holdfast.events import Progress
 from holdfast.evidence import PeerAddress
 from holdfast.masking import masker
-from holdfast.messages import EvidenceReply, TakeEvidence, WorkerReport
+from holdfast.messages import (
+    EvidenceReply,
+    Stop,
+    TakeEvidence,
+    WorkerReport,
+    WorkersStopped,
+)
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import is_alive, until
 from tests.agent.health.recorded import H200_BUSY, LOST, RecordedNvml
+from tests.patience import PATIENCE_S
 
 LEAKS = """
 import os
@@ -57,6 +64,35 @@ def test_a_failed_rank_is_told_of_with_its_last_words_and_without_secrets(node: 
     assert SECRET not in repr(found) and "hunter22" not in repr(found)
     words = "\n".join(found.found.host)
     assert "memory: " in words and "load: " in words and "disk /dev/shm: " in words
+
+
+LOCKS_UP = """
+import ctypes, os, signal
+lock, libc = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
+def step():
+    libc.pthread_mutex_lock(lock)
+    print("stuck", flush=True)
+    libc.pthread_mutex_lock(lock)
+if os.environ["LOCAL_RANK"] == "5":
+    step()
+signal.pause()
+"""
+
+
+def test_of_a_rank_that_hung_is_told_where_in_c_it_stood_before_it_was_ended(node: Node) -> None:
+    controller, agent = node(LOCKS_UP, workers_per_node=6)
+    controller.ready()
+    controller.start()
+    until(lambda: "stuck" in agent.log(5), "the rank to hang")
+    controller.send(Stop(attempt=1, grace_s=PATIENCE_S, hung=5))
+    controller.send(TakeEvidence(number=1, attempt=1, since_s=1.0))
+    controller.wait_for(WorkersStopped, attempt=1)
+    answers = controller.answers
+    [found] = until(lambda: [a for a in answers if isinstance(a, EvidenceReply)], "evidence")
+    hung, *others = found.found.ranks
+    assert hung.rank == 5 and not any(one.stack for one in others)
+    frames = [frame.partition(" (")[0] for frame in hung.stack]
+    assert any("mutex_lock" in one for one in frames[: frames.index("step")]), hung.stack
 
 
 def test_each_gpu_is_told_of_beside_its_machine_and_one_that_is_lost_as_such() -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from holdfast.agent import stack_dump
-from holdfast.agent.stack_dump import LookedAt, stacks_of
+from holdfast.agent.stack_dump import LookedAt, native_stack, stacks_of
 from holdfast.diagnosis.hang import AMONG_THREADS
 from holdfast.stacks import Activity, StackGroup, ThreadStack
 from tests.patience import until
@@ -145,6 +145,42 @@ def test_what_is_no_answer_is_not_taken_for_one(
     monkeypatch.setattr(stack_dump, "_program", lambda: str(odd))
     [group] = taken((0, os.getpid()))
     assert group.why.startswith("unexpected output of py-spy")
+
+
+# ── frames of C ──
+
+IN_C = (
+    "import ctypes\ndef stuck():\n    print('up', flush=True)\n"
+    "    ctypes.PyDLL(None).sleep(100_000)\nstuck()\n"
+)
+
+
+def test_where_in_c_a_worker_stands_is_told_with_the_python_that_called_it(start: Start) -> None:
+    process = start(IN_C)
+
+    def seen() -> bool:
+        stack = asyncio.run(native_stack(process.pid))
+        frames = [frame.partition(" (")[0] for frame in stack]
+        inner = frames[: frames.index("stuck")] if "stuck" in frames else []
+        in_c = [frame for frame in stack[: len(inner)] if "sleep (libc" in frame]
+        return bool(in_c) and ":" not in in_c[0] and "<module>" in frames
+
+    assert until(seen), asyncio.run(native_stack(process.pid))
+    assert process.poll() is None, "it goes on"
+
+
+def test_where_nobody_can_tell_that_nothing_is_told(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(IN_C)
+    knows_no_c = tmp_path / "py-spy"
+    knows_no_c.write_text("#!/bin/sh\necho 'error: unexpected argument --native' >&2\nexit 2\n")
+    knows_no_c.chmod(0o755)
+    monkeypatch.setattr(stack_dump, "_program", lambda: str(knows_no_c))
+    assert asyncio.run(native_stack(process.pid)) == ()
+    process.kill()
+    process.wait()
+    assert asyncio.run(native_stack(process.pid)) == ()
 
 
 # ── what it did meanwhile ──

@@ -95,7 +95,9 @@ def test_a_stall_has_every_member_looked_at_and_a_rank_apart_is_stopped() -> Non
     [judged] = scene.events(HangJudged)
     assert isinstance(judged, HangJudged) and judged.judgement is Judgement.HANG
     assert judged.ranks == ((1, 1),)
-    assert a.told(Stop) and b.told(Stop)
+    [first], [second] = a.told(Stop), b.told(Stop)
+    assert isinstance(first, Stop) and isinstance(second, Stop)
+    assert first.hung is None and second.hung == 1, "its node looks at it once more"
     assert scene.state.incidents[-1].cause == "hang"
 
 

@@ -33,6 +33,9 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
     else:
         [line] = [line for line in incident.evidence if line.startswith("rank 1 ")]
         assert PLACE[how] in line, incident.evidence
+    seen = [one for node in incident.collected for one in node.ranks if one.rank == 1]
+    if how == "gil":
+        assert any("sleep" in frame for one in seen for frame in one.stack), "in C, too"
     assert len(job.losses()) == STEPS
 
 
