@@ -1,7 +1,7 @@
 """Whose GPU has work is told by what was read after a look began, where it is plain whose it is."""
 
 import asyncio
-import os
+import subprocess
 import threading
 from collections.abc import Iterator
 
@@ -12,7 +12,6 @@ from holdfast.agent.health.gpus import Gpus
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.detection.health import Reading
 from holdfast.events import HealthChanged
-from holdfast.stacks import joined
 from tests.agent.health.recorded import H200_BUSY, H200_IDLE, LOST, RecordedNvml
 from tests.patience import PATIENCE_S
 
@@ -111,12 +110,16 @@ def test_a_machine_without_gpus_has_none_that_is_busy() -> None:
 
 
 def test_a_look_tells_it_and_keeps_ranks_apart_that_differ_by_it() -> None:
-    def looked_at(rank: int) -> stack_dump.LookedAt:
-        return stack_dump.LookedAt(rank, os.getpid(), gpu_busy=lambda: rank == 1)
+    with subprocess.Popen(["sleep", "1000"]) as process:
 
-    groups = asyncio.run(stack_dump.stacks_of(map(looked_at, range(3)), 2, 0.01))
+        def looked_at(rank: int) -> stack_dump.LookedAt:
+            return stack_dump.LookedAt(rank, process.pid, gpu_busy=lambda: rank == 1)
+
+        try:
+            groups = asyncio.run(stack_dump.stacks_of(map(looked_at, range(3)), 2, 0.01))
+        finally:
+            process.kill()
     assert {group.ranks: group.gpu_busy for group in groups} == {
         ((0, 0), (2, 2)): False,
         ((1, 1),): True,
     }
-    assert joined(groups) == groups
