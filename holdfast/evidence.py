@@ -15,7 +15,7 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     page: str = ""
     output: tuple[str, ...] = ()  # its last lines
     stacks: tuple[str, ...] = ()  # of a hang: its threads, and those of its processes
-    stack: tuple[str, ...] = ()  # of one that hung: frames of C, too, the innermost first
+    native_stack: tuple[str, ...] = ()  # of one that hung: frames of C, too, the innermost first
 
 
 class NodeEvidence(msgspec.Struct, frozen=True, kw_only=True):

@@ -241,8 +241,7 @@ class MachineChecked(Message, frozen=True, kw_only=True):
 
 
 class GroupOpened(Message, frozen=True, kw_only=True):
-    """First answer to `RepeatStep` with the same `number`, of the first node of a group: where its
-    ranks meet."""
+    """First answer to `RepeatStep`, same `number`, by a group's first node: where it meets."""
 
     number: int
     store: Store

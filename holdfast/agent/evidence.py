@@ -87,7 +87,7 @@ def _rank(worker: Worker, mask: Mask, now: float, stack: tuple[str, ...]) -> Ran
         ended=_ended(worker),
         page=mask(page_in_words(worker.page.report(rank, worker.pid, now))),
         output=last_lines(worker.output.tail, mask),
-        stack=tuple(map(_cut, stack)),
+        native_stack=tuple(map(_cut, stack)),
     )
 
 

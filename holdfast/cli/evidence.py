@@ -31,9 +31,9 @@ def _rank(one: "RankEvidence", *, with_output: bool) -> Iterator[str]:
     if one.stacks:
         yield f"rank {one.rank}, all its threads and processes:"
         yield from (f"  {line}" for line in one.stacks)
-    if one.stack:
+    if one.native_stack:
         yield f"rank {one.rank} stood in, with frames of C, the innermost first:"
-        yield from (f"  {line}" for line in one.stack)
+        yield from (f"  {line}" for line in one.native_stack)
     if with_output and one.output:
         yield f"rank {one.rank} had printed:"
         yield from (f"  {line}" for line in one.output)

@@ -198,7 +198,7 @@ def _stood(node: NodeEvidence) -> bool:
 
 
 def _failed(node: NodeEvidence) -> bool:
-    return any(one.ended or one.stack for one in node.ranks)
+    return any(one.ended or one.native_stack for one in node.ranks)
 
 
 def _shortened(one: RankEvidence, blamed: int | None) -> RankEvidence:

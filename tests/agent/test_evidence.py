@@ -90,9 +90,9 @@ def test_of_a_rank_that_hung_is_told_where_in_c_it_stood_before_it_was_ended(nod
     answers = controller.answers
     [found] = until(lambda: [a for a in answers if isinstance(a, EvidenceReply)], "evidence")
     hung, *others = found.found.ranks
-    assert hung.rank == 5 and not any(one.stack for one in others)
-    frames = [frame.partition(" (")[0] for frame in hung.stack]
-    assert any("mutex_lock" in one for one in frames[: frames.index("step")]), hung.stack
+    assert hung.rank == 5 and not any(one.native_stack for one in others)
+    frames = [frame.partition(" (")[0] for frame in hung.native_stack]
+    assert any("mutex_lock" in one for one in frames[: frames.index("step")]), hung.native_stack
 
 
 def test_each_gpu_is_told_of_beside_its_machine_and_one_that_is_lost_as_such() -> None:

@@ -188,7 +188,7 @@ def test_how_the_nodes_were_is_told_and_no_output_twice() -> None:
 
 def test_where_a_rank_that_hung_stood_in_c_is_told() -> None:
     stack = ("futex_wait (libc.so.6)", "step (train.py:7)")
-    node = NodeEvidence(node="n", ranks=(RankEvidence(rank=1, stack=stack),))
+    node = NodeEvidence(node="n", ranks=(RankEvidence(rank=1, native_stack=stack),))
     told = [line.strip() for line in evidence.nodes(incident(collected=(node,)), with_output=False)]
     assert told[1:4] == ["rank 1 stood in, with frames of C, the innermost first:", *stack]
 

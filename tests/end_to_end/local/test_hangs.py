@@ -35,7 +35,7 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
         assert PLACE[how] in line, incident.evidence
     seen = [one for node in incident.collected for one in node.ranks if one.rank == 1]
     if how == "gil":
-        assert any("sleep" in frame for one in seen for frame in one.stack), "in C, too"
+        assert any("sleep" in frame for one in seen for frame in one.native_stack), "in C, too"
     assert len(job.losses()) == STEPS
 
 
