@@ -357,7 +357,7 @@ def test_steps_that_a_cuda_graph_will_repeat_are_not_counted(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     step(sgd())
     assert counted.steps == 0
-    assert "a CUDA graph repeats them" in capsys.readouterr().err
+    assert "a CUDA graph replays them" in capsys.readouterr().err
 
 
 def test_when_the_script_reports_by_itself_the_hook_is_gone(counted: Counted) -> None:

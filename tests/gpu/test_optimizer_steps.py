@@ -111,4 +111,4 @@ def test_a_step_that_a_graph_repeats_ends_the_counting(
         optimizer.step()
     graph.replay()
     assert page.report(0, 1, 0.0).optimizer_steps == 0
-    assert "a CUDA graph repeats them" in capsys.readouterr().err
+    assert "a CUDA graph replays them" in capsys.readouterr().err

@@ -68,7 +68,7 @@ TABLE = {
     "and a node waits, but why leave one": Row(R.RESTART, "", KILLED, means=SPARE),
     "first device fault": Row(R.RESTART, "fault 1 of b", DEVICE, ONCE),
     "second device fault, with a spare": Row(R.REPLACE, "2 device faults", DEVICE, TWICE),
-    "second device fault, without one": Row(R.RESTART, "doubtful", DEVICE, TWICE, NONE),
+    "second device fault, without one": Row(R.RESTART, "keeping the suspect", DEVICE, TWICE, NONE),
     "without one, and no progress at all": Row(
         R.REPLACE, "2 device faults", DEVICE, History(faults=2, fruitless=2), NONE
     ),
@@ -79,7 +79,7 @@ TABLE = {
         R.RESTART, "too uncertain", msgspec.structs.replace(DEVICE, confidence=0.4), TWICE
     ),
     "a GPU or disk is lost: at once": Row(R.REPLACE, SUM, GPU_LOST, ONCE),
-    "it is, and no spare is sound": Row(R.RESTART, "doubtful", GPU_LOST, ONCE, NONE),
+    "it is, and no spare is sound": Row(R.RESTART, "keeping the suspect", GPU_LOST, ONCE, NONE),
     "the worker says that its GPU is lost: at once": Row(R.REPLACE, SUM, DEVICE_LOST, ONCE),
     "a version on trial failed": Row(
         R.ROLL_CODE, "version 2", SCRIPT, History(unproven="version 2 failed", again=True)
@@ -125,7 +125,7 @@ TABLE = {
         R.ROLL_BACK, "step 40", KILLED, History(poisoned=True, restored=40), Means(older=20)
     ),
     "likewise, but storage was away": Row(
-        R.RESTART, "well again", STORAGE, History(poisoned=True, restored=40), Means(older=20)
+        R.RESTART, "have recovered", STORAGE, History(poisoned=True, restored=40), Means(older=20)
     ),
     "no checkpoint can be restored": Row(
         R.GIVE_UP, SUM, Trouble(cause="checkpoint-unusable", summary=SUM, ended=True, final=True)
@@ -159,7 +159,7 @@ TABLE = {
         R.CARRY_ON, "ignore", msgspec.structs.replace(NAN, trains=True, harmless="ignore")
     ),
     "a node is lost, a spare waits": Row(R.REPLACE, "1 node waits", LOST, means=FILLED),
-    "a node is lost, none waits": Row(R.WAIT, "nobody knows", LOST, means=GAP),
+    "a node is lost, none waits": Row(R.WAIT, "is unknown", LOST, means=GAP),
     "it trains, and its GPU is lost": Row(R.REPLACE, SUM, SICK),
     "and nobody can take over": Row(R.CARRY_ON, "keeping the suspect node", SICK, means=NONE),
     "one alert of the network": Row(R.CARRY_ON, "2 within 300 s", ALERT),
