@@ -1,8 +1,8 @@
 """A campaign of faults in a real job: what is detected, how soon, and is it put down to the right
 cause and rank?
 
-    .venv/bin/python benchmarks/faults.py [--rounds N] [--only KIND ...] [--clean S] [--json]
-        [--step-timeout S]
+    .venv/bin/python benchmarks/faults.py [--rounds N] [--only KIND ...] [--clean S]
+        [--record FILE] [--json] [--step-timeout S]
 
 A DDP training of two ranks on two nodes (gloo, steps of 50 ms, benchmarks/scripts/faulty.py)
 suffers one fault after the other, each kind once a round on a rank and at a step drawn by chance,
@@ -12,7 +12,8 @@ slow ranks and spikes, which are only told, to the fact that tells them. A fault
 before the next fault is missed; an incident without a fault is a false alarm. Below the figures
 stands the confusion matrix: which cause was named how often for each kind. `--clean S` trains
 that long without faults and with noise instead: evaluations, garbage collection, a compilation,
-slow saves and reads. `--step-timeout S` sets `recovery.step_timeout_s` of the jobs.
+slow saves and reads; with `--record FILE` its steps are kept, for benchmarks/noise.py.
+`--step-timeout S` sets `recovery.step_timeout_s` of the jobs.
 
 It runs in namespaces and control groups of its own (benchmarks/fault_stage.py), so that disks can
 be full and networks part; where these are not permitted, the kinds that need them are left out.
@@ -37,6 +38,7 @@ from typing import Any
 
 import yaml
 
+import noise
 from fault_kinds import KINDS
 from fault_stage import Stage, enter
 from holdfast import journal
@@ -44,7 +46,7 @@ from holdfast.drivers import chaos
 from holdfast.errors import Error
 from holdfast.events import AnyEvent, CheckpointFailed, NumbersSpiked, StragglersFound
 from holdfast.slow_ranks import SlowBy
-from table import Row, report, table
+from table import Row, machine, report, table
 
 SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
@@ -82,8 +84,8 @@ def main() -> None:
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     folder.mkdir(exist_ok=True)
     try:
-        clean = arguments.clean
-        rows, note = _clean(folder, clean) if clean else _campaign(folder, arguments)
+        done = _clean if arguments.clean else _campaign
+        rows, note = done(folder, arguments)
     finally:
         if arguments.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -96,6 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clean", type=float, default=0.0)
+    parser.add_argument("--record", type=Path, help="with --clean: keep the steps in this .csv.gz")
     parser.add_argument("--keep", type=Path, help="a folder, for the records of all jobs")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--step-timeout", type=float, help="recovery.step_timeout_s of the jobs")
@@ -330,10 +333,11 @@ def _confusion(faults: list[Fault]) -> str:
     return "\n".join(("Named as:", *table(rows)))
 
 
-def _clean(folder: Path, seconds: float) -> tuple[dict[str, Row], str]:
+def _clean(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Row], str]:
     """Noise and no fault."""
-    stage = Stage(folder)
-    process = _start(stage, ["--noise", "--steps", "100000000"])
+    stage, seconds, record = Stage(folder), arguments.clean, arguments.record
+    notes = ["--record", str(folder / "steps")]
+    process = _start(stage, ["--noise", "--steps", "100000000", *(notes if record else ())])
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end:
         time.sleep(1.0)
@@ -349,6 +353,9 @@ def _clean(folder: Path, seconds: float) -> tuple[dict[str, Row], str]:
         "suspicions": journal.count('"type":"HangSuspected","attempt"') // 2,
         "false_alarms": len(incidents),
     }
+    if record is not None:
+        about = {"command": f"faults.py --clean {seconds:g}", **machine(), **row}
+        noise.keep(record, noise.merged(sorted(folder.glob("steps.*"))), about)
     return {"noise": row}, "\n".join(incident["summary"] for incident in incidents)
 
 

@@ -5,7 +5,8 @@ each) notes the time in `FILE.NUMBER[.RANK]` and does it; what is noted is not d
 next attempt goes on to the next one. `--noise` makes steps uneven instead, as real jobs are:
 evaluations, garbage collection, a compilation, slow saves, a slow reader now and then. `--place`:
 a folder with the disks and control groups of benchmarks/fault_stage.py. `--heartbeats`: tell
-ft_launcher of nvidia-resiliency-ext of each step.
+ft_launcher of nvidia-resiliency-ext of each step. `--record FILE`: each rank notes in `FILE.RANK`
+when its steps began and ended, and what noise was in them (benchmarks/noise.py).
 """
 
 import argparse
@@ -25,8 +26,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -41,6 +42,7 @@ parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--step-s", type=float, default=0.05)
 parser.add_argument("--place", type=Path, default=Path("/nonexistent"))
 parser.add_argument("--noise", action="store_true")
+parser.add_argument("--record", type=Path)
 parser.add_argument("--heartbeats", action="store_true")
 args = parser.parse_args()
 plan = json.loads(args.plan.read_text()) if args.plan else []
@@ -274,6 +276,17 @@ def due(step: int, rank: int) -> str:
     return ""
 
 
+DID: list[tuple[str, float, float]] = []  # in this step, besides it: what, from when to when
+
+
+@contextmanager
+def noted(what: str) -> Iterator[None]:
+    """That it was done."""
+    began_at = time.monotonic()
+    yield
+    DID.append((what, began_at, time.monotonic()))
+
+
 def evaluate(dice: random.Random) -> None:
     """Compute without steps, for seconds."""
     end = time.monotonic() + dice.uniform(0.5, 8.0)
@@ -293,16 +306,21 @@ def compile_something() -> None:
 def disturb(step: int, dice: random.Random) -> None:
     """What happens in jobs that are well."""
     if step % 50 == 49:
-        evaluate(dice)
+        with noted("evaluation"):
+            evaluate(dice)
         torch.distributed.barrier()
     if step % 70 == 0:
-        gc.collect()
+        with noted("garbage"):
+            gc.collect()
     if step % 1000 == 30:
-        compile_something()
+        with noted("compilation"):
+            compile_something()
     if run.is_main and step % 120 == 119:
-        time.sleep(dice.uniform(0.1, 1.5))  # saves a file of its own
+        with noted("save"):
+            time.sleep(dice.uniform(0.1, 1.5))  # a file of its own
     if dice.random() < 0.01:
-        time.sleep(dice.uniform(0.1, 1.0))  # a slow read
+        with noted("read"):
+            time.sleep(dice.uniform(0.1, 1.0))  # a slow one
 
 
 class Input(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -336,7 +354,9 @@ if args.heartbeats:
     monitor = importlib.import_module("nvidia_resiliency_ext.fault_tolerance").RankMonitorClient()
     monitor.init_workload_monitoring()
 dice = random.Random(run.rank + os.getpid() * args.noise)
+record = open(f"{args.record}.{run.rank}", "a", buffering=1) if args.record else None  # noqa: SIM115
 for step, inputs in state.steps(total=args.steps):
+    step_began = time.monotonic()
     slow = SLOW if is_slow("slow rank", step, run.rank) else 1.0
     time.sleep(args.step_s * dice.uniform(0.7, 1.3) * slow)
     Input.slow = is_slow("slow input", step, run.rank)
@@ -366,4 +386,7 @@ for step, inputs in state.steps(total=args.steps):
     optimizer.step()
     optimizer.zero_grad()
     run.log(loss=loss)
+    if record is not None:
+        print(json.dumps({"step": (step_began, time.monotonic()), "did": DID}), file=record)
+        DID.clear()
 sys.exit(0)
