@@ -64,22 +64,21 @@ def _singles(plan: Plan, seed: int, scope: Scope, count: int) -> Iterator[Fault]
     """Faults of single nodes: causes by their weights, places drawn evenly."""
     names, causes = list(plan.mix.causes), list(plan.mix.causes.values())
     bounds = list(accumulate(cause.weight for cause in causes))
-    fixed = plan.scenario.times.detection_s
+    fixed, step_s = plan.scenario.times.detection_s, plan.scenario.step_s
     rng, delays = random.Random(f"{seed}/{scope}"), random.Random(f"{seed}/{scope}/detection")
     for at in _moments(rng, plan.fault_rate * count):
         kind = bisect_right(bounds, rng.random() * bounds[-1], hi=len(causes) - 1)
         cause = causes[kind]
         where, stays = int(rng.random() * count), rng.random() < cause.stays
-        detection_s = _detection(cause, fixed, delays)
+        detection_s = _measured(cause, step_s, delays) if fixed is None else fixed
         yield Fault(at, scope, names[kind], cause.shows, detection_s, where, stays)
 
 
-def _detection(cause: Cause, fixed: float | None, rng: random.Random) -> float:
-    if fixed is not None:
-        return fixed
-    if cause.detection_s == "measured":
-        return rng.choice(measured().seconds[cause.shows])
-    return cause.detection_s
+def _measured(cause: Cause, step_s: float, rng: random.Random) -> float:
+    if cause.detection_s != "measured":
+        return cause.detection_s
+    known, kind = measured(), cause.measured_as or cause.shows
+    return max(rng.choice(known.seconds[kind]), known.steps.get(kind, 0.0) * step_s)
 
 
 def _groups(plan: Plan, seed: int, scope: Scope, count: int, rate: float) -> Iterator[Fault]:

@@ -52,6 +52,8 @@ class Cause(ScenarioSection):
     detection_s: Seconds | Literal["measured"]
     """From the fault until the controller hears of it. `measured`: one of the delays that were
     measured for what shows like it (data/detection.yaml)."""
+    measured_as: Literal["", "straggler", "corruption", "network"] = ""
+    """Whose delays were measured for it; else those of what it shows."""
 
 
 class Storms(ScenarioSection):
@@ -74,6 +76,8 @@ class Detection(ScenarioSection):
     """How that was measured."""
     assumed: str
     """What the measurement does not say."""
+    steps: dict[str, Rate]
+    """Steps of the job that it takes at least, where they are longer."""
     seconds: dict[str, tuple[Seconds, ...]]
     """Delays by what a fault shows, in order."""
 

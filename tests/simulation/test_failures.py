@@ -69,23 +69,48 @@ def test_every_shipped_mix_names_its_source_and_what_is_assumed() -> None:
 
 def test_delays_that_were_measured_are_drawn_for_what_shows_like_it() -> None:
     """By dice of their own: whoever compares them with others compares the same faults."""
-    scene, mix = scenario.load("rsc1-8k")
-    as_measured = {
-        name: cause.model_copy(update={"detection_s": "measured"})
-        for name, cause in mix.causes.items()
+    scene, mix = scenario.load("rsc1-8k", ["failures.mix=llama3-measured"])
+    constant = {
+        name: cause.model_copy(update={"detection_s": 1.0}) for name, cause in mix.causes.items()
     }
-    fixed = drawn(work_out(scene, mix), days=30)
-    found = drawn(work_out(scene, mix.model_copy(update={"causes": as_measured})), days=30)
+    fixed = drawn(work_out(scene, mix.model_copy(update={"causes": constant})), days=60)
+    found = drawn(work_out(scene, mix), days=60)
     assert [one._replace(detection_s=0.0) for one in found] == [
         one._replace(detection_s=0.0) for one in fixed
     ]
-    known = scenario.measured().seconds
-    alone = [one for one in found if one.scope is Scope.MEMBER]
-    assert len({one.detection_s for one in alone}) > 3
-    assert all(one.detection_s in known[one.shows] for one in alone)
+    known = scenario.measured()
+    for one in found:
+        if one.scope is Scope.MEMBER:
+            kind = mix.causes[one.name].measured_as or one.shows
+            least_s = known.steps.get(kind, 0.0) * scene.step_s
+            delays = known.seconds[kind]
+            assert one.detection_s == least_s > delays[0] or one.detection_s in delays
+
+
+def test_the_measured_mix_has_each_kind_that_was_measured_and_long_steps_are_waited_for() -> None:
+    """A hang is known after five steps, corruption at the next comparison, whoever is slow after
+    many: what takes 3 s of steps of 50 ms does not of steps of 10 s."""
+    _, mix = scenario.load("llama3-16k", ["failures.mix=llama3-measured"])
+    kinds = {name: cause.measured_as or cause.shows for name, cause in mix.causes.items()}
+    assert set(kinds.values()) == set(scenario.measured().seconds)
+    worst: dict[str, dict[float, float]] = {}
+    for step_s in (0.05, 10.0):
+        world = plan("llama3-16k", "failures.mix=llama3-measured", f"step_s={step_s}")
+        for one in (fault for fault in drawn(world) if fault.scope is Scope.MEMBER):
+            of_kind = worst.setdefault(kinds[one.name], {})
+            of_kind[step_s] = max(of_kind.get(step_s, 0.0), one.detection_s)
+    assert {kind for kind, by in worst.items() if by[10.0] > by[0.05]} == {
+        "corruption",
+        "network",
+        "straggler",
+    }
+    assert worst["corruption"][10.0] == 100.0 and worst["corruption"][0.05] < 1.0
+    assert worst["worker"][10.0] == worst["worker"][0.05] < 2.0
 
 
 def test_all_that_a_fault_may_show_was_measured() -> None:
-    shows = scenario.Cause.model_fields["shows"].annotation
-    assert set(scenario.measured().seconds) == set(get_args(shows))
-    assert all([*delays] == sorted(delays) for delays in scenario.measured().seconds.values())
+    fields = scenario.Cause.model_fields
+    shows = {*get_args(fields["shows"].annotation), *get_args(fields["measured_as"].annotation)}
+    known = scenario.measured()
+    assert set(known.seconds) == shows - {""} and known.steps.keys() <= known.seconds.keys()
+    assert all([*delays] == sorted(delays) for delays in known.seconds.values())
