@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.digests import StepsToRepeat
 from holdfast.evidence import NodeEvidence
+from holdfast.occurrences import Occurrence
 from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.slow_ranks import Straggler
 from holdfast.versions import FIRST, Version, When
@@ -417,6 +418,7 @@ class Diagnosed(Event, frozen=True, kw_only=True):
     signature: str | None = None  # exception type and place: equal for the same bug
     also_failed: int = 0  # workers that failed after it, as a consequence
     step: int | None = None  # the first of any rank whose numbers were not finite
+    occurrence: Occurrence | None = None  # as it is compared with others of the same error
 
 
 class HangSuspected(Event, frozen=True, kw_only=True):
@@ -538,10 +540,8 @@ class UpdatePrepared(Event, frozen=True, kw_only=True):
 
 
 class Surveyed(Event, frozen=True, kw_only=True):
-    """How many ranks are in their steps at this moment, by what they report. Answers `Survey`.
-
-    A rank that has left its loop, or the process, is not; nor is one that was not heard yet.
-    """
+    """How many ranks are in their steps at this moment, by what they report. Answers `Survey`. One
+    that has left its loop, or the process, is not; nor is one that was not heard yet."""
 
     attempt: int
     training_count: int

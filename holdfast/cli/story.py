@@ -138,7 +138,7 @@ def notes(status: "JobStatus") -> list[str]:
 
 def followers(incident: "Incident") -> str:
     """One cause on top, however many ranks failed."""
-    if incident.evidence and not incident.also_failed:
+    if incident.evidence and not (incident.also_failed or incident.traceback):
         return ""  # nobody failed
     if not incident.also_failed:
         return "1 rank failed" if incident.rank is not None else ""

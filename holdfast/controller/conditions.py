@@ -195,6 +195,7 @@ def _faulty(state: State, verdict: Diagnosed) -> Node | None:
     """The member whose fault explains a failure: the one that is blamed or, where it only lost its
     connection to others, the one with the newest fault."""
     told = verdict.user_error and verdict.cause != UNTOLD
+    told &= not replace.blames_machine(verdict.cause)  # what is known of one outweighs what repeats
     if told or verdict.final or state.bad_step is not None or not state.health:
         return None
     own = _member_of(state, verdict.rank)

@@ -18,6 +18,7 @@ from holdfast.controller import (
     machines,
     nodes,
     numerics,
+    occurrences,
     repetitions,
     sizes,
     skipping,
@@ -90,6 +91,7 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
     if state.incidents[-1].cause == incidents.LEFT:
         return _moved_on(state, verdict)
     verdict = _seen_before(state, verdict)
+    occurrences.heard(state, verdict)
     _count(state, verdict)
     return _climb(state, verdict)
 
@@ -240,7 +242,9 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
     bad_step = numerics.heard(state, verdict)
     trial = _trial(state, verdict, bad_step)
     unproven = versions.unproven(state, verdict)
-    node = "" if unproven else _blamed(state, verdict)
+    recurs = occurrences.whose(state, verdict)
+    cleared = bool(unproven) or (recurs is not None and recurs.whose == "code")
+    node = "" if cleared else _blamed(state, verdict)
     named = node or (_named(state, verdict) if verdict.cause in replace.NAMING else "")
     trouble = Trouble(
         cause=verdict.cause,
@@ -269,6 +273,7 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
         freed_s=choices.freed_s(state),
         trouble_s=None if state.trouble_since is None else state.now - state.trouble_since,
         unproven=unproven,
+        recurs=recurs,
         checked=state.checked,
         named=state.named.count(named) if named else 0,
         nameless=len(state.nameless),

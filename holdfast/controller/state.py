@@ -24,6 +24,7 @@ from holdfast.events import (
     each_of,
 )
 from holdfast.evidence import NodeEvidence
+from holdfast.occurrences import Occurrence
 from holdfast.slow_ranks import Straggler
 from holdfast.spec import Job
 from holdfast.status import ActionTaken, Choice, Note
@@ -406,6 +407,7 @@ class State(msgspec.Struct, kw_only=True):
     trouble_since: float | None = None  # errors of the environment have kept it from any progress
     progress_mark: int | None = None  # max_step when the attempt began
     last_failure: Failure | None = None
+    occurrences: list[Occurrence] = []  # of errors, the newest
     restored: int | None = None  # step that this attempt went on after
     kept: int | None = None  # the same of the newest attempt of which it is known
     falls: int = 0  # how often that was less than before, since the last progress

@@ -5,7 +5,7 @@ steps after it fail in a way that new code can be blamed for, the version before
 counts against no cap, because the failure came with the update, and each update has one.
 """
 
-from holdfast.controller import incidents
+from holdfast.controller import incidents, occurrences
 from holdfast.controller.policies import restart
 from holdfast.controller.state import Stage, State, UpdateRecord
 from holdfast.events import Diagnosed
@@ -18,7 +18,7 @@ INNOCENT = frozenset(
         *("worker-killed", "forkserver-died", "store-lost", "straggler", "resized", "updated"),
     )
 )
-"""Causes that another version would not change."""
+"""Causes that another version would not change, unless they are known to be the script's."""
 
 
 def unused(state: State) -> UpdateRecord | None:
@@ -81,7 +81,9 @@ def on_trial(state: State) -> bool:
 def unproven(state: State, verdict: Diagnosed) -> str:
     """How far the version is that an attempt ran which has failed, if that is to blame."""
     cause = state.incidents[-1].cause
-    if verdict.environment or cause in INNOCENT or not on_trial(state):
+    recurs = occurrences.whose(state, verdict)
+    innocent = cause in INNOCENT and (recurs is None or recurs.whose != "code")
+    if verdict.environment or innocent or not on_trial(state):
         return ""
     steps = state.limits.trial_steps
     return f"version {state.version.number} failed within its first {steps} steps"

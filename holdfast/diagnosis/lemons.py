@@ -101,11 +101,19 @@ def _signal(event: object, ranks: dict[int, str], workers: int) -> tuple[LemonSi
         case HangJudged(judgement=Judgement.HANG):
             rank = next(each_of(event.ranks), None)
             return LemonSignal.HANG, "" if rank is None else ranks.get(rank // workers, "")
-        case Diagnosed(rank=int(rank)) if not (event.user_error or event.environment):
+        case Diagnosed(rank=int(rank)) if not (
+            event.user_error or event.environment or _is_codes(event)
+        ):
             failed = event.cause not in NOT_THE_NODES
             return (LemonSignal.FAILURE if failed else None), ranks.get(rank // workers, "")
         case _:
             return None, ""
+
+
+def _is_codes(event: Diagnosed) -> bool:
+    """Whether the same came wherever its step was done."""
+    recurs = event.occurrence.recurs if event.occurrence is not None else None
+    return recurs is not None and recurs.whose == "code"
 
 
 def _of_checks(entry: Entry) -> tuple[LemonSignal | None, str]:

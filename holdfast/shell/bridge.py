@@ -29,8 +29,9 @@ from holdfast.detection.numerics import NumbersReducer
 from holdfast.detection.plateau import PlateauWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
+from holdfast.diagnosis import code_or_machine
 from holdfast.diagnosis.mismatch import Entered
-from holdfast.diagnosis.verdict import CAUSES, Origin, Pages, weigh
+from holdfast.diagnosis.verdict import CAUSES, Origin, Pages, Verdict, weigh
 from holdfast.events import (
     AnyEvent,
     CheckpointFailed,
@@ -56,6 +57,7 @@ from holdfast.messages import (
     WorkersStarted,
     WorkersStopped,
 )
+from holdfast.occurrences import Occurrence
 
 HANG = "hang"  # a cause
 NOTHING_THERE = "no answer on the port of its rendezvous store"
@@ -256,7 +258,8 @@ class Bridge:
             case KeepVersion():
                 return _use(self._state, self._state.nodes, self._term), []
             case Diagnose():
-                return [], [_diagnose(action, self.progress.newest(), self._entered)]
+                pages = self.progress.newest()
+                return [], [_diagnose(self._state, action, pages, self._entered, now)]
             case Survey():
                 training = self.progress.training(self._state.finished, now)
                 return [], [Surveyed(attempt=action.attempt, training_count=training)]
@@ -365,19 +368,43 @@ def _use(state: State, nodes: Iterable[str], term: int) -> list[tuple[str, ToAge
     return [(node, use) for node in sorted(nodes)]
 
 
-def _diagnose(order: Diagnose, pages: Pages, entered: Entered) -> Diagnosed:
+def _diagnose(
+    state: State, order: Diagnose, pages: Pages, entered: Entered, now: float
+) -> Diagnosed:
     """Weigh the exits; without any (a node was lost) there is nothing to blame on a worker."""
     verdict = weigh(order.exits, pages, order.others, entered)
+    found = _occurrence(state, order, verdict, now)
+    certain = found is not None and found.recurs is not None and found.recurs.certain
     return Diagnosed(
         attempt=order.attempt,
         cause=verdict.cause,
         summary=verdict.summary,
         confidence=verdict.confidence,
         rank=verdict.rank,
-        user_error=verdict.origin is Origin.CODE,
+        user_error=verdict.origin is Origin.CODE or certain,
         environment=verdict.origin is Origin.ENVIRONMENT,
         final=CAUSES[verdict.cause].final,
         signature=verdict.signature,
         also_failed=verdict.also_failed,
         step=verdict.step,
+        occurrence=found,
     )
+
+
+def _occurrence(state: State, order: Diagnose, verdict: Verdict, now: float) -> Occurrence | None:
+    """The error, compared with those that this job has had before."""
+    first = verdict.chosen
+
+    def name_of(rank: int) -> str:
+        node = state.ranks.get(rank // state.workers_per_node, "")
+        node = first.node if first is not None and first.rank == rank else node
+        return state.nodes[node].name if node in state.nodes else node
+
+    version = versions.running(state)
+    found = code_or_machine.occurrence(verdict, order.exits, order.others, name_of, version)
+    if found is None:
+        return None
+    found = msgspec.structs.replace(found, at=now)
+    alike = state.limits.layout.pp == 1  # stages of a pipeline differ
+    recurs = code_or_machine.judge(found, state.occurrences, state.size, alike=alike)
+    return msgspec.structs.replace(found, recurs=recurs)

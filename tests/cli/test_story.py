@@ -231,6 +231,12 @@ def test_one_cause_stands_on_top(also_failed: int, rank: int | None, text: str) 
     assert story.followers(incident(also_failed=also_failed, rank=rank)) == text
 
 
+def test_evidence_of_ranks_that_stand_still_is_not_of_one_that_failed() -> None:
+    assert story.followers(incident(cause="hang", evidence=("rank 1: sleep",))) == ""
+    again = incident(evidence=("the same error came twice",), traceback="ValueError: bad")
+    assert story.followers(again) == "1 rank failed"
+
+
 def test_the_bill_lists_its_largest_part_first() -> None:
     bill = {"detect": 0.001, "replay": 2.0, "restore_memory": 0.25, "other": 0.0}
     told = story.bill(incident(bill=bill, lost_s=2.251, steps_lost=15))

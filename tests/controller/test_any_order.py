@@ -33,6 +33,7 @@ from holdfast.events import (
     WorkersExited,
     in_rows,
 )
+from holdfast.occurrences import Occurrence, Recurrence
 from tests.more import examples
 
 NODES = st.sampled_from(["a", "b", "c", "d"])
@@ -65,6 +66,23 @@ GROUPS = st.builds(
     kind=st.sampled_from(["x", "x here", "y"]),
     first=EXITS,
     others=st.sets(st.integers(0, 3)).map(in_rows),
+)
+OCCURRENCES = st.builds(
+    Occurrence,
+    cause=st.just("device-error"),
+    signature=st.sampled_from(["here", "there"]),
+    rank=st.integers(0, 3),
+    step=st.integers(1, 3),
+    nodes=st.tuples(NODES),
+    recurs=st.one_of(
+        st.none(),
+        st.builds(
+            Recurrence,
+            whose=st.sampled_from(["code", "machine"]),
+            confidence=st.floats(0, 1),
+            text=st.just("x"),
+        ),
+    ),
 )
 EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
     st.builds(NodeJoined, node=NODES, name=NODES, address=st.just("h"), workers=st.integers(1, 2)),
@@ -102,6 +120,7 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
         rank=st.one_of(st.none(), st.integers(0, 3)),
         user_error=st.booleans(),
         signature=st.sampled_from([None, "here", "there"]),
+        occurrence=st.one_of(st.none(), OCCURRENCES),
     ),
     st.builds(ScaleRequested, by=st.just("x"), nodes=st.integers(0, 4)),
     st.builds(

@@ -1,5 +1,7 @@
 """Nodes that trouble a job in several ways are told from those that were merely there."""
 
+import msgspec
+
 from holdfast.actions import AnyAction, AssignRank, Entry, Fence, StartAttempt
 from holdfast.diagnosis.lemons import WINDOW_S, Counts, LemonSignal, score, signals
 from holdfast.events import (
@@ -15,6 +17,7 @@ from holdfast.events import (
     Severity,
     Store,
 )
+from holdfast.occurrences import Occurrence, Recurrence
 
 NOW = WINDOW_S * 2
 
@@ -51,6 +54,15 @@ def verdict(cause: str, rank: int | None = 3, *, user_error: bool = False) -> Di
     )
 
 
+def everywhere() -> Diagnosed:
+    """An error of a device that came to another node at the same step."""
+    found = Recurrence(whose="code", confidence=0.8, text="it came on both")
+    came = Occurrence(
+        cause="device-error", signature="x", rank=3, step=9, nodes=("node-1",), recurs=found
+    )
+    return msgspec.structs.replace(verdict("device-error"), occurrence=came)
+
+
 HANG = HangJudged(
     attempt=1, judgement=Judgement.HANG, summary="", confidence=1.0, ago_s=1.0, ranks=((2, 2),)
 )
@@ -82,6 +94,7 @@ def test_what_the_script_did_and_what_others_did_to_it_is_no_signal() -> None:
         verdict("peer-lost"),
         verdict("hardware-fault"),
         verdict("device-error", rank=None),
+        everywhere(),
         health("xid-79", Severity.OK),
         health("xid-79", Severity.FATAL, node="somebody"),
     )

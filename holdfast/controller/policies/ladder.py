@@ -11,7 +11,8 @@ while costs an Nth of that. They rest on what the phases of this very job have t
 
 Practice that is published, and kept (ByteRobust, arXiv 2509.16293; FALCON): a lost device or disk
 is left at once; an alert of the network is tolerated once and not twice within five minutes; no
-machine is left for an error of the script, nor, unless the job asks for it, for being slow.
+machine is blamed for an error of the script, nor, unless the job asks for it, for being slow. One
+on which alone such an error comes, again and again, is left on suspicion.
 """
 
 from collections.abc import Callable
@@ -171,11 +172,26 @@ def asks_repetition(s: Situation) -> str:
 
 def asks_isolation(s: Situation) -> str:
     """Why a node should be left that nothing but verdicts speaks against; else empty."""
+    if alone := _asks_another(s):
+        return alone
     trouble, named = s.trouble, s.history.named
     known = trouble.cause in replace.NAMING and trouble.node and trouble.confidence >= SURE
     if not _puzzles(s) or asks_check(s) or not known or named < NAMED or not s.means.spares:
         return ""
     return f"{named} attempts in a row failed because of {s.trouble.node}, without progress"
+
+
+def _asks_another(s: Situation) -> str:
+    """Why an error of the script may not come on another node; empty if none is to be left."""
+    recurs, means = s.history.recurs, s.means
+    able = s.trouble.ended and means.spares and means.replace_after and not means.vacant
+    if recurs is None or recurs.whose != "machine" or recurs.confidence < SURE or not able:
+        return ""
+    return recurs.text
+
+
+def _whose(s: Situation) -> str:
+    return s.history.recurs.whose if s.history.recurs is not None else ""
 
 
 def asks_growth(s: Situation) -> str:
@@ -226,6 +242,8 @@ def grow_wait_s(s: Situation) -> float:
 def _puzzles(s: Situation) -> bool:
     """Whether the same may come again for ever, because of a machine that nobody blames."""
     trouble = s.trouble
+    if _whose(s) == "code":
+        return False
     doubt = trouble.ended and trouble.cause in replace.DOUBTFUL and not s.means.vacant
     return doubt and s.history.fruitless >= PUZZLING and not (_asks_older(s) or asks_node(s))
 
@@ -339,6 +357,8 @@ def _hope(s: Situation, wait_s: float) -> str:
         return f"the same error again, without progress: {times}{wait}"
     if trouble.environment:
         return f"the failed dependency may have recovered{wait}"
+    if history.recurs is not None:
+        return f"{history.recurs.text}{wait}"
     if trouble.user_error:
         return f"a script error gets a second attempt{wait}"
     if replace.blames_machine(trouble.cause) and trouble.node:
@@ -464,6 +484,8 @@ def _isolate(s: Situation) -> Weighed:
 
 
 def _kept(s: Situation) -> str:
+    if _whose(s) == "machine":
+        return "no healthy spare is available" if not s.means.spares else "the node is to stay"
     if not _puzzles(s):
         return _clear(s)
     if s.history.named < NAMED:

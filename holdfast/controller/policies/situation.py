@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.controller.policies import replace
+from holdfast.occurrences import Recurrence
 
 
 class Rung(StrEnum):
@@ -85,6 +86,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     trouble_s: float | None = None  # since the environment has kept the job from any progress
     growths: int = 0  # by itself, within the window
     unproven: str = ""  # how far the version is that an update has brought, and may be to blame
+    recurs: Recurrence | None = None  # whose the error is, as far as places where it came tell
     checked: bool = False  # all machines were, since the last progress
     nameless: int = 0  # hangs and corruptions within the window whose verdict names no node
     named: int = 0  # attempts in a row without progress whose verdict names this node

@@ -22,6 +22,7 @@ from holdfast.controller.policies.situation import (
 from holdfast.diagnosis import CAUSES
 from holdfast.diagnosis.verdict import Origin
 from holdfast.events import Severity
+from holdfast.occurrences import Recurrence
 from tests.more import examples
 
 SUM = "it is broken"
@@ -40,6 +41,9 @@ ABORTED = Trouble(cause="worker-aborted", summary=SUM, ended=True)
 DEVICE_LOST = Trouble(cause="device-lost", summary=SUM, ended=True, node="b", faulty=True)
 MORE = Trouble(cause=ladder.RESIZED, trains=True)
 SHORT = Trouble(cause="nodes-missing", summary=SUM)
+ILLEGAL = Trouble(cause="device-error", summary=SUM, ended=True, confidence=0.95)
+CODES = Recurrence(whose="code", confidence=0.8, text="it came on b and c")
+MACHINES = Recurrence(whose="machine", confidence=0.6, text="it came only ever on b")
 
 ONCE, TWICE = History(faults=1), History(faults=2)
 AGAIN = History(again=True, restored=40)
@@ -99,8 +103,24 @@ TABLE = {
     "it does, its machine was not checked": Row(
         R.CHECK, "", HANG, History(fruitless=3, named=3), CHECKED
     ),
-    "it does, and no spare waits": Row(
+    "it hangs, and no spare waits": Row(
         R.RESTART, "", HANG, History(fruitless=3, named=3), NONE
+    ),
+    "a device error that comes wherever its step is done": Row(
+        R.RESTART, "it came on b and c", ILLEGAL, History(recurs=CODES, fruitless=2), CHECKED
+    ),
+    "an error of the script that comes only ever on one node": Row(
+        R.ISOLATE, "only ever on b", SCRIPT, History(recurs=MACHINES)
+    ),
+    "it does, and no spare waits": Row(
+        R.RESTART, "only ever on b", SCRIPT, History(recurs=MACHINES), NONE
+    ),
+    "it does, and nodes stay": Row(
+        R.RESTART, "", SCRIPT, History(recurs=MACHINES),
+        Means(spares=1, waiting=1, replace_after=0),
+    ),
+    "it does, and the same came at the same step": Row(
+        R.GIVE_UP, "the same error", SCRIPT, msgspec.structs.replace(AGAIN, recurs=MACHINES)
     ),
     "an error of the script": Row(R.RESTART, "second attempt", SCRIPT),
     "the same again": Row(R.GIVE_UP, "the same error repeated", SCRIPT, AGAIN),
@@ -293,6 +313,7 @@ HISTORIES = st.builds(
     unproven=st.sampled_from(["", "version 2 failed"]),
     checked=FLAG,
     named=COUNT,
+    recurs=st.sampled_from([None, CODES, MACHINES]),
 )
 
 

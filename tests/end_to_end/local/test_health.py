@@ -119,3 +119,18 @@ def test_a_spare_counts_once_its_machine_has_passed_its_checks(home: Path) -> No
     assert f'"{spare.node}":""' in checked.replace(" ", "")
     job.kill_node(job.member(1))
     job.wait_end()
+
+
+@long
+def test_an_error_of_cuda_at_one_step_of_both_nodes_is_the_scripts_and_costs_no_node(
+    home: Path,
+) -> None:
+    job = small(home, args=["--bad", "device", "--bad-step", "6"], spares=1).start()
+    job.wait_end(1)
+    found = job.incidents()
+    assert [incident.cause for incident in found] == ["device-error"] * 4
+    assert len({incident.node for incident in found}) == 2
+    assert not any(a.action in ("Fence", "AssignRank") for i in found for a in i.actions)
+    assert [len(incident.evidence) for incident in found] == [0, 1, 1, 1]
+    assert "2 times after step 6" in found[1].evidence[0] and "80 %" in found[1].evidence[0]
+    assert "the same error repeated at the same place" in job.said()

@@ -8,9 +8,10 @@ shuffled loader and a scheduler make every kind of state matter for the losses.
 attempts; its gradients make all parameters NaN. `--bad norm` makes it log an infinite gradient norm
 there and changes nothing, as a step that AMP has skipped. `--bad-sample N`: that one of the data is
 NaN. `--bad flip` flips a bit of one of its
-parameters after the step of the optimizer. `--bad-nodes FILE`: the nodes whose names begin as one
-of its words add their process id to a parameter in this step, whenever the step is repeated by
-`holdfast replay`; with `--bad-nodes-die` they fail.
+parameters after the step of the optimizer. `--bad device` raises an error of CUDA there in each
+attempt, in turns in that rank and in the one before it. `--bad-nodes FILE`: the nodes whose names
+begin as one of its words add their process id to a parameter in this step, whenever the step is
+repeated by `holdfast replay`; with `--bad-nodes-die` they fail.
 """
 
 import argparse
@@ -39,7 +40,7 @@ parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--die-step", type=int, default=10)
 HOW = ["kill", "sleep", "lock", "gil", "stop", "loop"]
 parser.add_argument("--how", choices=HOW, default="kill")
-parser.add_argument("--bad", choices=("", "loss", "norm", "flip"), default="")
+parser.add_argument("--bad", choices=("", "loss", "norm", "flip", "device"), default="")
 parser.add_argument("--bad-rank", type=int, default=1)
 parser.add_argument("--bad-step", type=int, default=10)
 parser.add_argument("--bad-nodes", type=Path)
@@ -131,6 +132,9 @@ state = run.track(
 for step, (inputs, targets) in state.steps(total=args.steps):
     if step == 0:
         die("first-step", run.rank)
+    turn = args.bad_rank - (int(os.environ.get("HOLDFAST_ATTEMPT", "1")) - 1) % 2
+    if (args.bad, args.bad_step, turn) == ("device", step, run.rank):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
     while step == args.steps - 1 and args.last_waits_for and not args.last_waits_for.exists():
         time.sleep(0.01)
     loss = (wrapped(inputs) - targets).square().mean()

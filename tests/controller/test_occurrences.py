@@ -1,0 +1,166 @@
+"""An error that comes again: on whose account, by where and when it came before."""
+
+import msgspec
+import pytest
+
+from holdfast.actions import AnyAction, AssignRank, Diagnose, EndJob, Fence, Outcome, StartAttempt
+from holdfast.controller import Phase
+from holdfast.controller.state import State
+from holdfast.dimensions import Layout
+from holdfast.events import (
+    DeadlinePassed,
+    Diagnosed,
+    HealthChanged,
+    NodeLost,
+    NodeLostReason,
+    Progress,
+    Severity,
+    WorkerError,
+)
+from holdfast.shell.bridge import Bridge
+from holdfast.versions import FIRST
+from tests.controller.test_controller import World, kinds, only, running
+from tests.controller.test_updates import updated
+
+ILLEGAL = WorkerError(
+    type="torch.AcceleratorError",
+    message="CUDA error: an illegal memory access was encountered",
+    file="train.py",
+    line=30,
+)
+SCRIPT = WorkerError(type="ValueError", message="x", file="train.py", line=12)
+
+
+def fails(world: World, error: WorkerError, rank: int, step: int) -> list[AnyAction]:
+    """A rank does, after this step, and the bridge weighs it; the orders that follow, and those
+    once the next attempt may start."""
+    node = world.state.ranks[rank]
+    world.tell(world.exited(node, rank, error=error, progress=Progress(step=step)))
+    order = only(world.all_stopped(), Diagnose)
+    (verdict,) = Bridge(world.state, 5.0, world.now).carry_out(order, world.now)[1]
+    assert isinstance(verdict, Diagnosed)
+    actions = world.tell(verdict)
+    if world.state.phase is Phase.WAITING and world.state.start_deadline is not None:
+        actions += world.tell(DeadlinePassed(), world.state.start_deadline - world.now)
+    return actions
+
+
+def larger(**limits: float | str) -> World:
+    """Of five nodes and a spare."""
+    world = World(node_count=5, **limits)
+    world.submit()
+    for node in ("d", "e", "f"):
+        world.add(node)
+    world.train(step=10)
+    return world
+
+
+def counted(state: State) -> list[str]:
+    """Nodes that have device faults to their account."""
+    return [node for node, times in state.faults.items() if times]
+
+
+def test_a_device_error_at_the_same_step_of_different_nodes_counts_against_none_of_them() -> None:
+    world = running()
+    fails(world, ILLEGAL, 1, step=12)
+    assert counted(world.state) == ["b"]
+    assert "Fence" not in kinds(fails(world, ILLEGAL, 0, step=12))
+    assert counted(world.state) == []
+    (line,) = world.state.incidents[-1].evidence
+    assert line == (
+        "the same error came 2 times after step 12, on b, a: it lies not in one machine, but in "
+        "the code, its data, or what nodes share (confidence 80 %)"
+    )
+    assert line.startswith(world.state.incidents[-1].choices[-1].reason)
+    assert "Fence" not in kinds(fails(world, ILLEGAL, 1, step=12)), "b has had it twice"
+
+
+def test_it_is_then_an_error_of_the_script_which_is_not_repeated_for_ever() -> None:
+    world = running()
+    for rank in (1, 0, 1):
+        assert only(fails(world, ILLEGAL, rank, step=12), StartAttempt)
+    end = only(fails(world, ILLEGAL, 0, step=12), EndJob)
+    assert end.outcome is Outcome.FAILED
+    assert "the same error repeated at the same place" in end.reason
+    assert "illegal memory access" in end.reason
+
+
+def test_a_node_that_has_taken_over_is_not_left_for_the_same_error_at_the_same_step() -> None:
+    world = running()
+    fails(world, ILLEGAL, 1, step=12)
+    assert only(fails(world, ILLEGAL, 1, step=12), Fence).node == "b"
+    world.add("d")
+    assert "Fence" not in kinds(fails(world, ILLEGAL, 1, step=12))
+    assert only(fails(world, ILLEGAL, 1, step=12), EndJob).outcome is Outcome.FAILED
+    assert world.state.ranks == {0: "a", 1: "c"}
+
+
+def test_device_errors_between_which_there_was_progress_are_counted_as_ever() -> None:
+    world = running()
+    fails(world, ILLEGAL, 1, step=12)
+    fails(world, ILLEGAL, 0, step=13)
+    assert counted(world.state) == ["b", "a"]
+    assert only(fails(world, ILLEGAL, 1, step=14), Fence).blamed
+
+
+def test_what_the_agent_of_a_node_tells_of_its_device_outweighs_that() -> None:
+    world = running()
+    fails(world, ILLEGAL, 0, step=12)
+    world.tell(world.exited("b", 1, error=ILLEGAL, progress=Progress(step=12)))
+    xid = HealthChanged(node="b", condition="xid-79", severity=Severity.FATAL, detail="XID 79")
+    world.tell(xid)
+    order = only(world.all_stopped(), Diagnose)
+    (verdict,) = Bridge(world.state, 5.0, world.now).carry_out(order, world.now)[1]
+    actions = world.tell(verdict)
+    assert only(actions, Fence).node == "b" and only(actions, Fence).blamed
+    assert world.state.incidents[-1].cause == "hardware-fault"
+    assert counted(world.state) == ["a"] and len(world.state.occurrences) == 1
+
+
+def test_an_error_only_ever_on_one_node_has_a_spare_take_its_place_and_blames_nobody() -> None:
+    world = larger()
+    for step in (12, 13):
+        assert "Fence" not in kinds(fails(world, SCRIPT, 1, step))
+    actions = fails(world, SCRIPT, 1, step=14)
+    fence = only(actions, Fence)
+    assert (fence.node, fence.blamed, only(actions, AssignRank).node) == ("b", False, "f")
+    assert "only ever on b, while 4 others did the same" in fence.reason
+    assert "(confidence 60 %)" in world.state.incidents[-1].evidence[0]
+    assert world.state.incidents[-1].choices[-1].step == "isolate"
+
+    world.add("g")
+    assert "Fence" not in kinds(fails(world, SCRIPT, 1, step=15)), "it has come along"
+    assert "the same error as on b, now on f" in world.state.incidents[-1].evidence[0]
+    for step in (16, 17, 18, 19):
+        assert "Fence" not in kinds(fails(world, SCRIPT, 1, step))
+
+
+@pytest.mark.parametrize("why", ["no spare", "nodes stay", "stages differ"])
+def test_it_stays_where_none_can_take_its_place_or_should_and_where_nobody_does_the_same(
+    why: str,
+) -> None:
+    world = larger(replace_after=0 if why == "nodes stay" else 2)
+    if why == "no spare":
+        world.tell(NodeLost(node="f", reason=NodeLostReason.SILENT))
+    elif why == "stages differ":
+        world.state.limits = msgspec.structs.replace(world.state.limits, layout=Layout(pp=5))
+    for step in range(12, 20):
+        assert "Fence" not in kinds(fails(world, SCRIPT, 1, step))
+    told = [line for incident in world.state.incidents for line in incident.evidence]
+    assert bool(told) == (why != "stages differ")
+
+
+def test_an_error_of_several_nodes_or_of_rank_0_leaves_all_where_they_are() -> None:
+    world = larger()
+    for step in range(12, 18):
+        assert "Fence" not in kinds(fails(world, SCRIPT, 0, step))
+    world = larger()
+    for step in range(12, 18):
+        assert "Fence" not in kinds(fails(world, SCRIPT, 1 + step % 2, step))
+
+
+def test_a_device_error_that_a_new_version_brings_to_different_nodes_takes_it_back() -> None:
+    world = updated()
+    assert only(fails(world, ILLEGAL, 1, step=12), StartAttempt).version.number == 2
+    assert only(fails(world, ILLEGAL, 0, step=12), StartAttempt).version == FIRST
+    assert counted(world.state) == []
