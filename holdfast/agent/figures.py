@@ -38,6 +38,7 @@ SERIES: dict[str, ReadingSeries] = {
     "gpu-ecc-corrected": ReadingSeries("holdfast_gpu_ecc_corrected_errors", "gpu"),
     "gpu-nvlink-sent": ReadingSeries("holdfast_gpu_nvlink_sent_bytes", "gpu"),
     "gpu-nvlink-received": ReadingSeries("holdfast_gpu_nvlink_received_bytes", "gpu"),
+    "gpu-nvlink-crc": ReadingSeries("holdfast_gpu_nvlink_errors", "gpu kind"),
     "gpu-nvlink-errors": ReadingSeries("holdfast_gpu_nvlink_errors", "gpu kind"),
     "gpu-pcie-sent": ReadingSeries("holdfast_gpu_pcie_sent_bytes_per_second", "gpu"),
     "gpu-pcie-received": ReadingSeries("holdfast_gpu_pcie_received_bytes_per_second", "gpu"),

@@ -90,12 +90,26 @@ RULES: dict[str, HealthRule] = {
     "gpu-nvlink": HealthRule(
         BEGINS, 1, 0, ALERT, "{device}: NVLinks went down ({text})", str(xid.Remedy.LINK)
     ),
+    "gpu-nvlink-errors": HealthRule(
+        RISES, 1, 3600, WARN, "{device}: errors on NVLink ({text})", str(xid.Remedy.LINK)
+    ),
+    "gpu-nvlink-crc": HealthRule(
+        RISES, 6000, 60, WARN, "{device}: many errors on NVLink ({text})", str(xid.Remedy.LINK)
+    ),
+    "gpu-pcie-replays": HealthRule(
+        RISES, 9, 60, WARN, "{device}: what PCIe carries is sent again ({text})",
+        "reseat the GPU, or have its slot and riser checked",
+    ),
     "gpu-silent": HealthRule(
         HOLDS, 30, 0, WARN, "the GPU driver does not answer ({text})", "nvidia-smi; dmesg"
     ),
     "memory-pressure": HealthRule(
         HOLDS, 10, 10, WARN, "memory pressure: {text}",
         "give the node more memory, or let the job use less",
+    ),
+    "cpu-pressure": HealthRule(
+        HOLDS, 80, 60, WARN, "processors are short: {text}",
+        "use fewer threads and loader workers than there are cores, or move other work away",
     ),
     "cpu-stolen": HealthRule(
         HOLDS, 0.1, 30, WARN, "CPU steal by other virtual machines: {text}",
@@ -151,8 +165,23 @@ RULES: dict[str, HealthRule] = {
     "rdma-errors": HealthRule(
         RISES, 100, 60, WARN, "{device}: transmission errors ({text})", DRAIN_LINK
     ),
+    "rdma-retries": HealthRule(
+        RISES, 1000, 60, WARN, "{device}: packets were lost and sent again ({text})", DRAIN_LINK
+    ),
+    "rdma-congestion": HealthRule(
+        RISES, 600_000, 60, WARN, "{device}: the network is congested ({text})",
+        "check PFC and ECN of the switches, and who else uses these links",
+    ),
 }  # fmt: skip
-"""What each kind of reading means. Slowness is told and nobody is replaced for it."""
+"""What each kind of reading means. Slowness is told and nobody is replaced for it.
+
+Of PCIe 8 replays a minute and of NVLink 100 CRC errors a second are the most that NVIDIA's driver
+takes for harmless, and any other error of NVLink is worth a word: so DCGM's health watches have it
+(NVIDIA/DCGM, dcgm_gpu_hardware_limits.h). A congested flow sends a notification each 50 us at most
+(DCQCN, SIGCOMM 2015): the limit is that of one which is slowed down half of the time. Some are
+ordinary, as are retries where packets take several ways. Where there are as many threads as
+processors somebody often waits for a moment: told is where that is so four fifths of the time.
+"""
 
 Key = tuple[str, str]  # condition, device
 

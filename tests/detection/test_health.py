@@ -243,8 +243,43 @@ def test_a_flood_of_warnings_is_cut_and_a_fatal_one_is_told_all_the_same() -> No
 
 
 def test_slowness_is_told_and_nobody_is_replaced_for_it() -> None:
-    slow = ("gpu-throttled", "gpu-hot", "gpu-pcie", "cpu-stolen", "cpu-throttled", "link-drops")
+    slow = (
+        "gpu-throttled", "gpu-hot", "gpu-pcie", "cpu-stolen", "cpu-throttled", "link-drops",
+        "cpu-pressure", "rdma-retries", "rdma-congestion", "gpu-nvlink-errors", "gpu-nvlink-crc",
+        "gpu-pcie-replays",
+    )  # fmt: skip
     assert {RULES[kind].severity for kind in slow} == {WARN}
+
+
+LOOKS = range(0, 125, 5)
+COUNTED = {  # kind: how many more within a minute are ordinary, and how many are told
+    "gpu-pcie-replays": (8, 9),
+    "gpu-nvlink-crc": (5_900, 6_100),
+    "rdma-retries": (900, 1_050),
+    "rdma-congestion": (590_000, 610_000),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_what_a_link_corrects_by_itself_is_told_where_it_is_much(kind: str) -> None:
+    few, many = COUNTED[kind]
+    ordinary = [(float(at), 1e6 + few * at / 60) for at in LOOKS]
+    assert walk(Conditions("n"), kind, *ordinary) == []
+    too_many = [(float(at), 1e6 + many * at / 60) for at in LOOKS]
+    assert walk(Conditions("n"), kind, *too_many) == [(60, WARN)]
+
+
+def test_each_error_of_nvlink_that_is_not_only_of_a_checksum_is_told() -> None:
+    """DCGM takes the first of them for a failure; here it is no reason to leave a node."""
+    course = [(0.0, 2.0), (5.0, 2.0), (10.0, 3.0), (100.0, 4.0), (3699.0, 4.0), (3700.0, 4.0)]
+    assert walk(Conditions("n"), "gpu-nvlink-errors", *course) == [(10.0, WARN), (3700.0, OK)]
+
+
+def test_processors_are_short_where_somebody_waits_for_one_nearly_all_of_a_minute() -> None:
+    busy = [(float(at), 79.0) for at in LOOKS]
+    assert walk(Conditions("n"), "cpu-pressure", *busy) == []
+    short = [(float(at), 95.0 if 20 <= at <= 90 else 40.0) for at in range(0, 130, 5)]
+    assert walk(Conditions("n"), "cpu-pressure", *short) == [(80.0, WARN), (120.0, OK)]
 
 
 def test_every_rule_tells_what_to_do_and_fills_its_words() -> None:

@@ -65,13 +65,13 @@ COUNTERS = (
         "gpu-nvlink-received", "NVLINK_THROUGHPUT_DATA_RX", "GB received over NVLink", "", KIB, True
     ),
     FieldReading(
-        "gpu-nvlink-errors",
+        "gpu-nvlink-crc",
         "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
         "CRC errors of flits on NVLink",
         "crc-flit",
     ),
     FieldReading(
-        "gpu-nvlink-errors",
+        "gpu-nvlink-crc",
         "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
         "CRC errors of data on NVLink",
         "crc-data",

@@ -65,7 +65,8 @@ def _share(kind: str, before: tuple[int, int], now: tuple[int, int]) -> list[Rea
 
 
 def _pressure(path: Path, kind: str, of: str) -> list[Reading]:
-    """The average of ten seconds: of the line `full`, or of `some` where there is no other."""
+    """The average of ten seconds: of the line `full`, or of `some` where there is no other. Of the
+    processors of a machine `full` is always zero: something runs on them."""
     shares: dict[str, float] = {}
     for line in text_of(path).splitlines():
         words = line.split()
@@ -74,7 +75,8 @@ def _pressure(path: Path, kind: str, of: str) -> list[Reading]:
     if not shares:
         return []
     told = ", ".join(f"{name} {share:g} %" for name, share in shares.items())
-    value = shares.get("full", shares.get("some", 0.0))
+    some = shares.get("some", 0.0)
+    value = some if kind == "cpu-pressure" else shares.get("full", some)
     return [Reading(kind, value, of, f"{told} of the last 10 s")]
 
 

@@ -85,8 +85,12 @@ def test_what_links_and_memory_have_done_is_counted_in_base_units() -> None:
     found = {(r.kind, r.device): r.value for r in Gpus(lambda: nvml).read()}
     assert found["gpu-nvlink-sent", GPU] == 2_000_000 * 1024
     assert found["gpu-nvlink-received", GPU] == 1_000_000 * 1024
-    kinds = {d.split()[1]: v for (kind, d), v in found.items() if kind == "gpu-nvlink-errors"}
+    of_links = {k: v for k, v in found.items() if k[0] in ("gpu-nvlink-errors", "gpu-nvlink-crc")}
+    kinds = {device.split()[1]: count for (_, device), count in of_links.items()}
     assert kinds == {"crc-flit": 5, "crc-data": 0, "replay": 2, "recovery": 1, "ecc-data": 0}
+    assert {k for k in found if k[0] == "gpu-nvlink-crc"} == {
+        ("gpu-nvlink-crc", f"{GPU} crc-{of}") for of in ("flit", "data")
+    }
     assert found["gpu-pcie-sent", GPU] == 14_000_000 * 1024
     assert found["gpu-pcie-received", GPU] == 2_000 * 1024
     assert found["gpu-pcie-replays", GPU] == 4, "it is of another type than the others"

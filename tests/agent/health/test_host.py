@@ -76,6 +76,16 @@ def test_pressure_of_the_control_group_is_told_beside_that_of_the_machine(tmp_pa
     assert by_kind(found, "") == {"memory-pressure": 0.0}
 
 
+def test_processors_are_short_where_somebody_waits_for_one(tmp_path: Path) -> None:
+    """All never do, and so says the kernel since 5.13."""
+    some = "some avg10=83.20 avg60=70.00 avg300=50.00 total=900\n"
+    none = "full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    write(tmp_path, {"proc/pressure/cpu": some + none, "proc/stat": "cpu  1 2\n"})
+    [found] = HostPressure(tmp_path).read()
+    assert (found.kind, found.value) == ("cpu-pressure", 83.2)
+    assert found.text == "some 83.2 %, full 0 % of the last 10 s"
+
+
 # ── folders ──
 
 
