@@ -3,22 +3,24 @@ has left one out?
 
 One question at a time, every ten seconds in a small job; a large one is asked less often and for
 less, so that the answers stay some megabytes a minute. Whoever does not answer in time is left out.
-How the clocks of the nodes differ from ours is learned from the same questions and answers. Pure,
-like everything in the shell.
+How the clocks of the nodes differ from ours is learned from the same questions and answers; one
+that differs from all others is a condition of its node. Pure, like everything in the shell.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.collectives import RECENT_MAX, RankTimes
 from holdfast.controller import State
 from holdfast.controller.phases import Phase
+from holdfast.detection import clock_skew
+from holdfast.detection.clock_skew import ClockOffset
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.samples import MICROSECOND, Doing, Sample
 from holdfast.detection.shift import ShiftWatch
-from holdfast.events import Progress
+from holdfast.events import HealthChanged, Progress, Severity
 from holdfast.messages import EntryTimes, TakeEntryTimes
 
 if TYPE_CHECKING:
@@ -46,6 +48,10 @@ class Comparison(NamedTuple):
     def doubt_at(self, now: float) -> float:
         """Clocks drift apart."""
         return self.doubt_us + (now - self.at) * DRIFT / MICROSECOND
+
+    def offset(self, now: float) -> ClockOffset:
+        """In seconds."""
+        return ClockOffset(self.ahead_us * MICROSECOND, self.doubt_at(now) * MICROSECOND)
 
 
 class StragglerSampling:
@@ -151,6 +157,8 @@ class StragglerSampling:
         sample = Sample(
             now, [times for times in self._times if times.rank in clocks], clocks, doing
         )
+        for changed in _skewed(self._state, self._clocks, now):
+            self._put(changed)
         watch = self._watched()
         for found in (watch.observe(sample), self._shift.observe(sample)):
             if found is not None:
@@ -177,4 +185,22 @@ class StragglerSampling:
             garbage_s=page.garbage_s if page is not None else 0.0,
             processor_s=times.processor_s,
             tokens=page.tokens if page is not None else 0,
+        )
+
+
+def _skewed(
+    state: State, clocks: Mapping[str, Sequence[Comparison]], now: float
+) -> Iterator[HealthChanged]:
+    """By the newest comparison with each member: a clock may have been set since the others. What
+    was told is known of the state, also after another controller."""
+    condition = clock_skew.CONDITION
+    newest = {n: clocks[n][-1].offset(now) for n in state.ranks.values() if clocks.get(n)}
+    known = (node for node, told in state.health.items() if f"{condition} " in told)
+    for node, detail in clock_skew.skews(newest, [*known]).items():
+        yield HealthChanged(
+            node=node,
+            condition=condition,
+            severity=Severity.WARN if detail else Severity.OK,
+            detail=detail,
+            advice=clock_skew.ADVICE if detail else "",
         )

@@ -7,8 +7,10 @@ from holdfast.controller import Limits
 from holdfast.controller.phases import Phase
 from holdfast.events import (
     CollectivesShifted,
+    HealthChanged,
     Milestone,
     MilestoneReached,
+    Severity,
     StragglersFound,
     in_rows,
 )
@@ -34,6 +36,7 @@ class Watched(Scene):
         self.travel_s = 0.001
         self.begun, self.done = self.now, 0
         self.skips_after = 0  # this step, on rank 1; 0: never
+        self.ahead_us = dict(AHEAD_US)
 
     def questions(self, wire: Wire) -> list[TakeEntryTimes]:
         return [told for told in wire.told(TakeEntryTimes) if isinstance(told, TakeEntryTimes)]
@@ -54,7 +57,7 @@ class Watched(Scene):
         self.settle()
 
     def _times(self, rank: int, wire: Wire) -> EntryTimes:
-        ahead_us = AHEAD_US[rank]
+        ahead_us = self.ahead_us[rank]
         heard_us = int((self.now - self.travel_s) * 1e6) + ahead_us
         entered = (
             Collective(n, int((self.begun + n * STEP_S + self.late_s * rank) * 1e6) + ahead_us)
@@ -116,6 +119,28 @@ def test_a_delay_within_what_the_journey_of_the_answers_may_hide_blames_nobody()
     scene.travel_s = 0.05
     scene.goes_on(60.0)
     assert scene.found() == []
+
+
+def test_a_clock_that_differs_is_a_condition_of_its_node_until_it_is_set() -> None:
+    scene = Watched()
+    scene.late_s, scene.ahead_us = 0.0, {0: 0, 1: 5_000_000}
+    scene.goes_on(30.0)
+    [told] = scene.events(HealthChanged)
+    assert isinstance(told, HealthChanged)
+    assert (told.node, told.condition, told.severity) == ("b", "clock-skew", Severity.WARN)
+    assert "5.0 s" in told.detail and "ahead" in told.detail and "chronyc" in told.advice
+    assert "b" in scene.state.health
+
+    scene.ahead_us[1] = 0
+    scene.goes_on(15.0)
+    assert scene.state.health == {}
+    assert len(scene.events(HealthChanged)) == 2 and scene.state.phase is Phase.RUNNING
+
+
+def test_where_nobody_is_asked_nothing_is_known_of_clocks() -> None:
+    scene = Watched(stragglers="off")
+    scene.wait(30.0, *scene.wires)
+    assert scene.questions(scene.wires[0]) == [] and scene.events(HealthChanged) == []
 
 
 def test_who_does_not_answer_is_left_out_and_asked_again() -> None:
