@@ -4,7 +4,11 @@ Lines for people, already masked: what a worker had printed last, what its progr
 its node was, and what the kernel had logged.
 """
 
+from typing import Literal
+
 import msgspec
+
+LinkKind = Literal["rdma", "link"]
 
 
 class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +38,15 @@ class PeerAddress(msgspec.Struct, frozen=True, kw_only=True):
     node: str  # name
     host: str
     port: int
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What the links of a node have carried while it was looked at."""
+
+    kind: LinkKind
+    sent_bytes: int
+    received_bytes: int
+    seconds: float
 
 
 class PeerReach(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ from holdfast.events import (
     Store,
     WorkerExited,
 )
-from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach
+from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach, Traffic
 from holdfast.profiles import (
     AskProfile,
     ProfileReply,
@@ -213,6 +213,7 @@ class Stacks(Message, frozen=True, kw_only=True):
     groups: tuple[StackGroup, ...]
     collectives: tuple[UnreadLog, ...] = ()  # of more than one look: what they entered last
     reached: tuple[PeerReach, ...] = ()
+    traffic: tuple[Traffic, ...] = ()  # of the node meanwhile, where it was to reach others
 
 
 class EntryTimes(Message, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from holdfast.agent.controller_connection import ControllerConnection, Order, Re
 from holdfast.agent.datasets import handle as datasets
 from holdfast.agent.evidence import evidence_of
 from holdfast.agent.health.find import find, root_of
+from holdfast.agent.health.traffic import TrafficMeter
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.job_versions import JobVersions
 from holdfast.agent.journal_replica import JournalReplica
@@ -417,12 +418,18 @@ class Agent:
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run, count = self._attempts.shown, self._parts.processes.workers.count
-        peers = order.peers if isinstance(order, TakeStacks) else ()
-        trying = asyncio.gather(*map(reach, peers))
+        workers = run.alive if run is not None else ()
         gpu_busy = gpu_use.watched(self._parts.health, {**os.environ, **self._job.env}, count)
-        seen = await looks.obey(order, run.alive if run is not None else (), gpu_busy)
-        reached = tuple(await trying)
-        self._controller.answer(msgspec.structs.replace(seen, reached=reached) if peers else seen)
+        if not isinstance(order, TakeStacks) or not order.peers:
+            self._controller.answer(await looks.obey(order, workers, gpu_busy))
+            return
+        root = root_of(os.environ, self._me.name)
+        trying = asyncio.gather(*map(reach, order.peers))
+        meter = await asyncio.to_thread(TrafficMeter, root)
+        seen = await looks.obey(order, workers, gpu_busy)
+        reached, traffic = tuple(await trying), await asyncio.to_thread(meter.read)
+        told = msgspec.structs.replace(seen, reached=reached, traffic=traffic)
+        self._controller.answer(told)
 
     async def _take_evidence(self, order: TakeEvidence) -> None:
         run = self._attempts.newest

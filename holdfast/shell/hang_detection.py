@@ -8,6 +8,7 @@ everything in the shell: sending only queues, and times are the caller's.
 
 import itertools
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -16,18 +17,18 @@ from holdfast.controller import State
 from holdfast.controller.phases import TRAINING
 from holdfast.detection.hang import HangWatch
 from holdfast.detection.progress import ProgressReducer
-from holdfast.diagnosis import reachability
+from holdfast.diagnosis import reachability, silence
 from holdfast.diagnosis.hang import LINES_MAX, apart, judge
 from holdfast.diagnosis.kept_stacks import kept_stacks
 from holdfast.diagnosis.placed import in_layout
 from holdfast.events import HangJudged, each_of
-from holdfast.evidence import PeerReach
 from holdfast.messages import Report, Stacks, StacksReply, TakeStacks
 from holdfast.shell.reachability import Reachability
 from holdfast.shell.stack_collection import Reply, StackCollection
 
 LOOKS = 3
 APART_S = 0.4
+Told = TypeVar("Told")
 
 
 class HangDetection:
@@ -88,8 +89,10 @@ class HangDetection:
             suspicion = msgspec.structs.replace(order.suspicion, ago_s=self._now - since)
             looks = reply.groups, reply.missing, pages, timeout_s, reply.collectives
             judged = judge(suspicion, *looks)
-            if (parted := reachability.judge(self._reached())) is not None:
+            reached = self._by_name(self._looks.reached)
+            if (parted := reachability.judge(reached)) is not None:
                 judged = apart(judged, suspicion, reply.groups, parted.lines)
+            judged = _with(judged, silence.silent(self._by_name(self._looks.traffic)))
             judged, self.stacks = self._placed(judged), kept_stacks(judged, reply.groups)
             progressed = self._progress.flush(self._now)
             self._put(*((progressed,) if progressed is not None else ()), judged)
@@ -105,14 +108,11 @@ class HangDetection:
             dimensions = self._state.limits.layout.resolve(self._state.world_size)
         except ValueError:  # the script makes its groups by itself
             return judged
-        line = in_layout([*each_of(judged.ranks)], dimensions)
-        evidence = (line, *judged.evidence)[:LINES_MAX] if line else judged.evidence
-        return msgspec.structs.replace(judged, evidence=evidence)
+        return _with(judged, in_layout([*each_of(judged.ranks)], dimensions))
 
-    def _reached(self) -> dict[str, tuple[PeerReach, ...]]:
-        """Who could reach whom, by name."""
-        nodes, reached = self._state.nodes, self._looks.reached
-        return {nodes[node].name: told for node, told in reached.items() if node in nodes}
+    def _by_name(self, told: Mapping[str, Told]) -> dict[str, Told]:
+        nodes = self._state.nodes
+        return {nodes[node].name: one for node, one in told.items() if node in nodes}
 
     def ask(self, connected: Collection[str], now: float, reply: Reply) -> None:
         """Somebody wants to see where the workers are."""
@@ -132,3 +132,9 @@ class HangDetection:
         self._now = now
         self._looks.gone(node, now)
         self._asked.gone(node, now)
+
+
+def _with(judged: HangJudged, line: str) -> HangJudged:
+    """With this as the first line of its evidence, if it is one."""
+    evidence = (line, *judged.evidence)[:LINES_MAX] if line else judged.evidence
+    return msgspec.structs.replace(judged, evidence=evidence)

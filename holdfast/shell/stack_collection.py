@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 
 from holdfast.collectives import JoinedLogs
-from holdfast.evidence import PeerAddress, PeerReach
+from holdfast.evidence import PeerAddress, PeerReach, Traffic
 from holdfast.messages import Stacks, StacksReply, TakeStacks
 from holdfast.stacks import JoinedStacks, StackGroup
 
@@ -49,6 +49,7 @@ class StackCollection:
         self._missing: list[str] = []
         self._peers: Peers = {}
         self.reached: dict[str, tuple[PeerReach, ...]] = {}  # by node, of this collection
+        self.traffic: dict[str, tuple[Traffic, ...]] = {}  # likewise
 
     def ask(
         self,
@@ -64,7 +65,7 @@ class StackCollection:
             return
         self._number = next(self._numbers)
         self._groups, self._logs = JoinedStacks(), JoinedLogs()
-        self._peers, self.reached = peers, {}
+        self._peers, self.reached, self.traffic = peers, {}, {}
         self._room = AT_ONCE
         self._waiting = deque(node for node in members if node in connected)
         self._missing = [node for node in members if node not in connected]
@@ -89,6 +90,7 @@ class StackCollection:
             self._logs.add(answer.collectives)
             if answer.reached:
                 self.reached[node] = answer.reached
+            self.traffic[node] = answer.traffic
             self._go_on(now)
 
     def gone(self, node: str, now: float) -> None:

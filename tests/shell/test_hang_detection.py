@@ -14,7 +14,7 @@ from holdfast.events import (
     Progressed,
     in_rows,
 )
-from holdfast.evidence import NodeEvidence, PeerReach, RankEvidence
+from holdfast.evidence import NodeEvidence, PeerReach, RankEvidence, Traffic
 from holdfast.messages import EvidenceReply, Report, Stacks, Stop, TakeStacks, WorkerReport
 from holdfast.shell.evidence_collection import NODE_S as EVIDENCE_S
 from holdfast.shell.hang_detection import LOOKS
@@ -27,12 +27,15 @@ STEP_S = 0.05
 
 
 class Training(Scene):
-    """Two nodes with a rank each, whose pages say what the test wants."""
+    """Two nodes with a rank each, or so many, whose pages say what the test wants."""
 
-    def __init__(self, hang_timeout_s: float = 600.0, **limits: float | Layout) -> None:
-        super().__init__(Limits(node_count=2, hang_timeout_s=hang_timeout_s, **limits))  # type: ignore[arg-type]
-        self.wires = self.running("a", "b")
-        self.steps = {0: 0, 1: 0}
+    def __init__(
+        self, hang_timeout_s: float = 600.0, nodes: str = "ab", **limits: float | Layout
+    ) -> None:
+        limits = {"node_count": len(nodes), "hang_timeout_s": hang_timeout_s, **limits}
+        super().__init__(Limits(**limits))  # type: ignore[arg-type]
+        self.wires = self.running(*nodes)
+        self.steps = dict.fromkeys(range(len(nodes)), 0)
         self.tell()
 
     def tell(self, ago_s: float = 0.0) -> None:
@@ -65,6 +68,7 @@ class Training(Scene):
         does: Activity = Activity.STILL,
         trouble: str = "",
         below: tuple[ThreadStack, ...] = (),
+        sent_bytes: int | None = None,
     ) -> None:
         [asked] = wire.told(TakeStacks)[-1:]
         assert isinstance(asked, TakeStacks) and asked.looks == LOOKS
@@ -74,9 +78,18 @@ class Training(Scene):
             ranks=in_rows([rank]), threads=(thread,), below=below, state="sleeping", activity=does
         )
         reached = tuple(PeerReach(node=peer.node, trouble=trouble) for peer in asked.peers)
-        answer = Stacks(number=asked.number, groups=(group,), reached=reached)
+        answer = Stacks(
+            number=asked.number, groups=(group,), reached=reached, traffic=carried(sent_bytes)
+        )
         self.shell.answered(wire.node, answer)
         self.settle()
+
+
+def carried(sent_bytes: int | None) -> tuple[Traffic, ...]:
+    """By the links of a node, in a second."""
+    if sent_bytes is None:
+        return ()
+    return (Traffic(kind="link", sent_bytes=sent_bytes, received_bytes=0, seconds=1.0),)
 
 
 WAITS = "all_reduce (torch/distributed/distributed_c10d.py:1)"
@@ -153,6 +166,21 @@ def test_the_time_of_the_look_counts_and_progress_is_told_ahead_of_it() -> None:
     before = told[told.index(judged) - 1]
     assert isinstance(before, Progressed) and before.progress.step == 50
     assert scene.state.incidents[-1].step == 50
+
+
+def test_a_node_that_sends_nothing_while_others_send_is_evidence_and_blames_nobody() -> None:
+    scene = Training(nodes="abc")
+    scene.train(50)
+    began = scene.now
+    while not scene.wires[0].told(Stop) and scene.now < began + 60.0:
+        scene.wait(0.5, *scene.wires)
+        if len(scene.events(HangSuspected)) > len(scene.events(HangJudged)):
+            for wire, sent_bytes in zip(scene.wires, (5_000_000, 0, 6_000_000), strict=True):
+                scene.answer(wire, WAITS, sent_bytes=sent_bytes)
+    judged = scene.events(HangJudged)[-1]
+    assert isinstance(judged, HangJudged) and judged.judgement is Judgement.HANG
+    assert judged.evidence[0].startswith("network, during the look: b sent 0.0 kB/s")
+    assert not judged.ranks and scene.state.incidents[-1].rank is None
 
 
 @pytest.mark.parametrize("does", [Activity.STILL, Activity.BUSY])

@@ -17,8 +17,10 @@ from holdfast.agent.health.kernel_log import KernelLog
 from holdfast.agent.health.pressure import HostPressure, groups_of
 from holdfast.agent.health.processes import ClockSteps, JobProcesses
 from holdfast.agent.health.provider import Missing
+from holdfast.agent.health.traffic import TrafficMeter
 from holdfast.detection.health import Conditions, Reading
 from holdfast.events import Severity
+from holdfast.evidence import Traffic
 
 PSI = (
     "some avg10=24.78 avg60=13.10 avg300=5.02 total=8\nfull avg10=12.50 avg60=9 avg300=3 total=7\n"
@@ -308,6 +310,38 @@ def test_bytes_of_links_and_ports_are_counted_in_bytes(tmp_path: Path) -> None:
     found = by_kind(ports.read())
     assert (found["rdma-received"], found["rdma-sent"]) == (4000, 8000), "words of four bytes"
     assert (found["rdma-retries"], found["rdma-congestion"]) == (321, 54000)
+
+
+def test_what_links_carry_is_counted_while_workers_are_looked_at(tmp_path: Path) -> None:
+    up = {"carrier": 1, "carrier_changes": 0, "device": 0}
+    port = "sys/class/infiniband/mlx5_1/ports/1"
+
+    def carried(sent: int, received: int, words: int) -> None:
+        write(tmp_path, interface("eth0", **up, rx_bytes=received, tx_bytes=sent))
+        write(tmp_path, interface("eth1", **up, rx_bytes=0, tx_bytes=sent))
+        write(tmp_path, {f"{port}/state": "4: ACTIVE\n", f"{port}/rate": "400 Gb/sec\n"})
+        for way in ("rcv", "xmit"):
+            write(tmp_path, {f"{port}/counters/port_{way}_data": f"{words}\n"})
+
+    now = [10.0]
+    carried(1000, 5000, 100)
+    meter = TrafficMeter(tmp_path, lambda: now[0])
+    carried(1500, 7000, 400)
+    now[0] = 12.0
+    assert meter.read() == (
+        Traffic(kind="rdma", sent_bytes=1200, received_bytes=1200, seconds=2.0),
+        Traffic(kind="link", sent_bytes=1000, received_bytes=2000, seconds=2.0),
+    )
+    carried(0, 0, 0)
+    assert all(one.sent_bytes == one.received_bytes == 0 for one in meter.read()), "it began anew"
+
+
+def test_a_machine_without_links_tells_of_none(tmp_path: Path) -> None:
+    assert TrafficMeter(tmp_path).read() == ()
+
+
+def test_the_links_of_this_machine_can_be_counted() -> None:
+    assert all(one.seconds >= 0 for one in TrafficMeter(Path("/")).read())
 
 
 IO = "259:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:0 rbytes=1 wbytes=2\n"
