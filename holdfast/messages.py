@@ -270,8 +270,7 @@ class VersionPrepared(Message, frozen=True, kw_only=True):
 
 
 class AskCode(Message, frozen=True, kw_only=True):
-    """The bundle of a version is not here: send the part that begins at `offset`; answered by
-    `CodePart`."""
+    """A version's bundle is not here: send the part from `offset` on; answered by `CodePart`."""
 
     code: Digest
     offset: Count = 0
