@@ -207,7 +207,7 @@ def _tell(measured: Measured, group: str, job: RunningJob) -> None:
     _tell_bill(measured, group, job)
     late = next(worker for worker in workers(job) if worker["attempt"] == 2)
     measured(group, "of rendezvous: making the context", late["context_s"], "s")
-    measured(group, "first use of the device after join()", late["first_use_s"], "s")
+    measured(group, "next use of the device, after join()", late["first_use_s"], "s")
 
 
 def _tell_bill(measured: Measured, group: str, job: RunningJob) -> None:
@@ -249,8 +249,9 @@ def test_a_worker_killed_inside_a_kernel_is_gone_at_once_and_so_is_its_memory(
     victim = job.worker(0)
     began = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    assert until(lambda: not _lives(victim), 60.0)
-    measured("killed inside a kernel", "kill to gone", time.monotonic() - began, "s")
+    on_gpu = place.startswith("cuda")
+    assert until(lambda: not (_lives(victim) or (on_gpu and victim in contexts())), 60.0)
+    measured("killed inside a kernel", "kill to memory free", time.monotonic() - began, "s")
     assert_same(bench.outcome(job), calm)
     (incident,) = job.incidents()
     assert (incident.cause, incident.signal) == ("worker-killed", signal.SIGKILL)
@@ -258,11 +259,14 @@ def test_a_worker_killed_inside_a_kernel_is_gone_at_once_and_so_is_its_memory(
 
 
 def _lives(pid: int) -> bool:
-    """Whether it is neither gone nor waiting to be reaped."""
+    """Whether any of its threads is neither gone nor waiting to be reaped: the first one may be
+    long before the others, which still have its memory."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        threads = [*Path(f"/proc/{pid}/task").iterdir()]
+        states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
     except OSError:
         return False
+    return any(state not in "ZX" for state in states)
 
 
 def test_a_module_that_looks_for_a_gpu_while_it_is_preloaded_keeps_nobody_from_using_it(

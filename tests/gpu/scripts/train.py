@@ -76,15 +76,17 @@ def harm(device: torch.device) -> None:
 
 
 def timed_set_device(device: Any) -> None:
-    """What join() makes the context with."""
+    """What join() chooses the device with; the first use makes the context, and is here."""
     global context_s
     began = time.monotonic()
     set_device(device)
+    torch.zeros(1, device=torch.accelerator.current_accelerator()).item()
     context_s = time.monotonic() - began
 
 
 context_s = 0.0
-set_device, torch.cuda.set_device = torch.cuda.set_device, timed_set_device
+set_device = torch.accelerator.set_device_index
+torch.accelerator.set_device_index = timed_set_device
 run = join(backend=args.backend, device=args.device)
 began = time.monotonic()
 torch.zeros(1, device=run.device).item()
