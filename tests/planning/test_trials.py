@@ -78,11 +78,14 @@ def test_a_name_that_leaves_no_room_for_the_number_is_refused() -> None:
 @pytest.mark.parametrize(
     ("sweep", "why"),
     [
-        ({}, "trials is missing"),
-        ({"ranges": RANGES}, "trials is missing"),
+        ({}, "trials is required"),
+        ({"ranges": RANGES}, "trials is required"),
         ({"over": {"lr": []}}, "at least 1 item"),
         ({"over": {"--lr": ["1"]}}, "pattern"),
-        ({"over": {"lr": ["1"]}, "ranges": {"lr": RANGES["lr"]}, "trials": 2}, "lr is in over and"),
+        (
+            {"over": {"lr": ["1"]}, "ranges": {"lr": RANGES["lr"]}, "trials": 2},
+            "lr is in both over and",
+        ),
         ({"trials": 2, "ranges": {"lr": {"low": 1, "high": 1}}}, "low must be below high"),
         ({"trials": 2, "ranges": {"lr": {"low": 0, "high": 1, "log": True}}}, "low above 0"),
         ({"trials": 2, "metric_pattern": "loss"}, "no group"),

@@ -79,7 +79,7 @@ def test_trees_that_change_their_form_are_refused_at_the_first_snapshot(page: Pa
     state.seen = b"longer"
     next(steps)
     state.w = np.zeros(3)
-    with pytest.raises(Error, match="changed their form by step 2") as caught:
+    with pytest.raises(Error, match="has changed by step 2") as caught:
         next(steps)
     assert caught.value.slug == "not-tracked"
     again = TreeRun(page).track(w=np.ones(2), seen=b"")

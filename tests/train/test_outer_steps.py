@@ -78,7 +78,7 @@ def test_what_no_outer_step_would_bring_together_is_refused() -> None:
     both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1.0)
     with pytest.raises(Error, match="was called before"):
         OuterSteps(OuterWish(4, 0.7, 0.9), [], {})
-    with pytest.raises(Error, match="both trains parameters that outer steps do not bring"):
+    with pytest.raises(Error, match="both trains parameters that outer steps do not sync"):
         OuterSteps(OuterWish(4, 0.7, 0.9), [model], {"both": both})
 
 

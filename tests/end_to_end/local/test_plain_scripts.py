@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def test_training_is_bitwise_the_same_with_steps_counted_and_without(home: Path)
     assert told.count("loss") == 30
 
 
-BAD, SOON = 21, 9  # the step; and so many later on a machine where everything takes long
+BAD, SOON = 21, 40  # the step; until the last one, on a machine where everything takes long
 
 # Its data have a NaN, in each attempt or in the first one that meets it; it has saved before, once.
 SAVES = """
@@ -144,7 +145,7 @@ def test_a_gradient_that_is_nan_is_a_fault_though_the_script_tells_no_number(hom
     (incident,) = job.incidents()
     assert incident.cause == "nan" and BAD <= (incident.step or 0) < BAD + SOON
     assert f"The gradient norm was nan at step {incident.step}." in incident.summary
-    assert "the script goes on from what it has saved itself" in str(incident.actions)
+    assert "the script resumes from what it has saved itself" in str(incident.actions)
     ends = [line for line in said(calm, 1).splitlines() if line.startswith("end")]
     assert ends and ends == [line for line in said(job, 2).splitlines() if line.startswith("end")]
 
@@ -158,7 +159,8 @@ def test_gradients_that_are_nan_each_time_end_the_job_and_are_no_success(home: P
     status = job.status()
     assert (status.outcome, status.attempt) == ("failed", 2)
     assert [one.cause for one in job.incidents()] == ["nan", "nan"]
-    assert "numbers were not finite at step 1" in (status.why or ""), "the 11th of this attempt"
+    found = re.search(r"numbers were not finite at step (\d+) again", status.why or "")
+    assert found is not None and int(found[1]) >= 11, "the 11th of this attempt"
     ignored.wait_end()
     (note,) = ignored.status().notes
     assert ignored.incidents() == [] and BAD <= note.step < BAD + SOON
