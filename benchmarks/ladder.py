@@ -1,6 +1,7 @@
 """The ladder against fixed answers to every fault. Simulated: model results, not measurements.
 
-    .venv/bin/python benchmarks/ladder.py [--quick] [--json] [--nodes N ...] [--days D] [--worlds W]
+    .venv/bin/python benchmarks/ladder.py [--quick] [--json] [--plots FOLDER] [--nodes N ...]
+        [--days D] [--worlds W]
 
 `ladder` is the production controller with its defaults. `requeue` ends the whole job at every fault
 and queues it again, from a remote checkpoint; what that is given for nothing stands in
@@ -12,6 +13,7 @@ lowest ETTR.
 """
 
 import argparse
+from pathlib import Path
 from statistics import fmean
 
 from holdfast.simulation import capacity, requeue
@@ -26,6 +28,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "in place": ("policy.replace_after=0",),
     "requeue": (),
 }
+DRAWN = (512, 1024, 2048, 4096, 8192, 12_800)
 NOTE = f"Model results, scenario {SCENARIO}; ETTR of each way is the mean over its worlds."
 
 
@@ -38,6 +41,8 @@ def main() -> None:
             rows[f"{way}, {nodes:,} nodes"] = row(way, nodes, days, worlds)
     title = f"{days:g} days, {worlds} worlds each (simulated)"
     report(title, rows, as_json=args.json, note=NOTE)
+    if args.plots is not None:
+        _draw(args.plots, days, worlds)
 
 
 def row(way: str, nodes: int, days: float, worlds: int) -> Row:
@@ -68,10 +73,25 @@ def lost_s(result: Result) -> float:
     return wasted / max(1, result.incidents)
 
 
+def _draw(folder: Path, days: float, worlds: int) -> None:
+    from holdfast.simulation.plots import draw_lines
+
+    lines = {}
+    for way in WAYS:
+        means = [
+            100 * fmean(lived(way, nodes, days, seed).ettr for seed in range(worlds))
+            for nodes in DRAWN
+        ]
+        lines[way] = list(zip(map(float, DRAWN), means, strict=True))
+    words = ("nodes", "ETTR, %")
+    draw_lines(folder / "ladder.svg", "Every fault is answered by", words, lines, log=False)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Simulated: the ladder against fixed answers")
     parser.add_argument("--quick", action="store_true", help="two days, one world")
     parser.add_argument("--json", action="store_true", help="one JSON line at the end")
+    parser.add_argument("--plots", type=Path, help="draw ladder.svg there, over the size")
     parser.add_argument("--nodes", type=int, nargs="+", default=[2048, 12_800])
     parser.add_argument("--days", type=float, default=10.0)
     parser.add_argument("--worlds", type=int, default=5)

@@ -6,6 +6,12 @@ the diagnosis are those of production. Facts about the whole attempt are one eve
 incident costs about a dozen events however many nodes there are; telemetry between faults, which
 changes no decision, is left out.
 
+Replicas (`replicas.nodes_each`) are the controller's `recovery.mode: replicas`: it decides who goes
+on without whom, and when the others come back. Between two attempts all ranks that take part meet
+anew, so every change of membership costs all of them the rendezvous. Kept workers do not start;
+what is new stands at `join()` already, and costs the others only its copy of the state and its
+first step. A step without some replicas takes as long as ever and is worth that much less.
+
 Not modelled: slow nodes, faults of the network between two healthy nodes, the controller's own
 death (the swarm does that), and nodes that break before they have joined.
 """
@@ -38,6 +44,7 @@ from holdfast.actions import (
 )
 from holdfast.controller import Controller, Phase
 from holdfast.controller.invariants import Watch
+from holdfast.controller.policies.ladder import RESIZED
 from holdfast.controller.policies.situation import Prices
 from holdfast.events import (
     AnyEvent,
@@ -61,7 +68,7 @@ from holdfast.events import (
 from holdfast.goodput import Bookkeeper, Bucket, Ledger
 from holdfast.shell.bridge import Bridge
 from holdfast.simulation.cluster import MachinePool
-from holdfast.simulation.copies import NewestCopies
+from holdfast.simulation.copies import NewestCopies, Restore
 from holdfast.simulation.failures import Fault, Scope, faults
 from holdfast.simulation.plan import Plan
 from holdfast.simulation.result import CauseTally, Result
@@ -70,6 +77,7 @@ from holdfast.simulation.training import Reached, Training
 HEARTBEAT_S = 5.0
 FLUSH_BYTES = 1 << 20
 SIGKILL = 9
+SOON_S = 1e-6  # so that sums of seconds do not end before what they are of
 DEVICE_ERROR = WorkerError(
     type="torch.AcceleratorError", message="CUDA error: unspecified launch failure"
 )
@@ -121,7 +129,9 @@ class CapacityWorld:
         self._halted_at = 0.0
         self._done = 0  # steps that any attempt has done
         self._copies = NewestCopies(plan)
-        self._rank_of: dict[str, int] = {}
+        self._rank_of: dict[str, int] = {}  # the last that a node had
+        self._sizes: dict[int, int] = {}  # nodes of each attempt
+        self._parked = self._killed = False  # workers are kept; some had failed
         self._broken: dict[str, Fault] = {}  # nodes whose device fails again
 
         self._struck: dict[str, int] = {}
@@ -149,14 +159,16 @@ class CapacityWorld:
 
     # ── the controller ──
 
-    def _tell(self, event: AnyEvent) -> None:
-        """What a driver does with a fact: decide, write down, then carry out."""
+    def _tell(self, event: AnyEvent, cause: str = RESIZED) -> None:
+        """What a driver does with a fact: decide, write down, then carry out. `cause` is that of an
+        incident which the fact opens."""
         actions = self.controller.handle(event, self.now)
         self._seq += 1
         entry = Entry(self._seq, self.now, event, tuple(actions), self.controller.choices)
         self._write(entry)
         self._books.add(entry)
         self._watch.check(self._state)
+        self._causes += [cause] * (len(self._state.incidents) - len(self._causes))
         for action in actions:
             self._obey(action)
 
@@ -185,8 +197,7 @@ class CapacityWorld:
             case StartAttempt():
                 self._start()
             case StopAttempt():
-                self._halt()
-                self._after(self._times.teardown_s, self._stopped, action.attempt)
+                self._stop(action)
             case Diagnose():
                 self._after(0.0, self._diagnose, action)
             case Fence() | Dismiss():
@@ -229,6 +240,11 @@ class CapacityWorld:
     def _ready(self, node: str) -> None:
         if self._machines.runs(node):
             self._tell(NodeReady(node=node, store=Store(node, 29500, True), instrumented=True))
+
+    def _rank(self, node: str) -> int | None:
+        """That it has, if it lives."""
+        known = self._state.nodes.get(node)
+        return known.node_rank if known is not None and self._machines.runs(node) else None
 
     def _bury(self, node: str, mean_s: float) -> None:
         """The node's life is over; its machine is repaired, or offered again, some time later."""
@@ -282,7 +298,7 @@ class CapacityWorld:
         victims = self._victims(fault)
         if not victims:
             return
-        if any(node in self._rank_of for node in victims):
+        if any(self._rank(node) is not None for node in victims):
             self._halt()
         away = fault.scope is Scope.STORM
         mean_s = self._plan.mix.storms.away_s if away else self._plan.scenario.cluster.repair_s
@@ -308,7 +324,7 @@ class CapacityWorld:
         self._after(fault.detection_s, self._tell_exit, node, self._state.attempt, fault)
 
     def _tell_exit(self, node: str, attempt: int, fault: Fault) -> None:
-        rank = self._rank_of.get(node)
+        rank = self._rank(node)
         if rank is None:  # the node was lost meanwhile, and that is told
             return
         device = fault.shows == "device"
@@ -327,38 +343,41 @@ class CapacityWorld:
     def _tell_fault(self, event: AnyEvent, fault: Fault | None) -> None:
         if fault is not None:
             self._struck[fault.name] = self._struck.get(fault.name, 0) + 1
-        known = len(self._causes)
-        name = fault.name if fault is not None else "node-lost"
-        self._tell(event)
-        self._causes += [name] * (len(self._state.incidents) - known)
+        self._tell(event, fault.name if fault is not None else "node-lost")
 
     # ── the attempt ──
 
     def _start(self) -> None:
         self._epoch += 1
         self._alive, self._training, self._reached = True, None, None
-        times, restore = self._times, self._copies.choose()
-        self._after(times.start_s / 2, self._milestone, self._epoch, Milestone.STARTED)
-        self._after(times.start_s, self._milestone, self._epoch, Milestone.ARRIVED)
-        joined_s = times.start_s + self._plan.rendezvous_s
+        state, copies = self._state, self._copies
+        self._sizes[state.attempt] = state.size
+        replicas = self._plan.scenario.replicas.nodes_each
+        restore = copies.among(state.ranks) if replicas else copies.choose()
+        start_s = 0.0 if self._parked else self._times.start_s
+        self._after(start_s / 2, self._milestone, self._epoch, Milestone.STARTED)
+        self._after(start_s, self._milestone, self._epoch, Milestone.ARRIVED)
+        joined_s = start_s + self._plan.rendezvous_s
         self._after(joined_s, self._milestone, self._epoch, Milestone.JOINED)
-        self._after(joined_s + restore.seconds, self._restored, self._epoch, restore.step)
+        self._after(joined_s + restore.seconds, self._restored, self._epoch, restore)
 
-    def _restored(self, epoch: int, step: int) -> None:
+    def _restored(self, epoch: int, restore: Restore) -> None:
         if epoch != self._epoch:
             return
-        plan = self._plan
-        self._copies.restored(step)
+        plan, step = self._plan, restore.step
+        self._copies.restored(restore, self._state.ranks)
+        warmed = self._parked and not self._killed and restore.tier == "memory"  # nobody is new
         self._training = training = Training(
             begin=self.now,
             after=step,
             step_s=plan.scenario.step_s,
-            first_s=self._times.first_step_s,
+            first_s=0.0 if warmed else self._times.first_step_s,
             often=plan.memory,
             seldom=plan.remote,
         )
         self._milestone(epoch, Milestone.RESTORED, step)
-        again = min(self._broken, default=None)
+        members = (node for node in self._broken if self._rank(node) is not None)
+        again = min(members, default=None)
         if again is not None:
             self._after(training.end_of(1) - self.now, self._relapse, epoch, again)
             return
@@ -385,6 +404,35 @@ class CapacityWorld:
         if self._training is not None:
             self._reached, self._halted_at = self._training.reached(self.now), self.now
             self._tell(Progressed(attempt=self._state.attempt, progress=self._progress()))
+
+    def _stop(self, order: StopAttempt) -> None:
+        """At once; or, where that is wanted and nothing has failed, with a copy of a last step."""
+        self._parked, self._killed = order.parks, bool(self._state.deaths)
+        training = self._training
+        if order.keeps and training is not None:
+            last_s = training.end_of(training.steps_by(self.now) + 1) - self.now
+            block_s = self._plan.memory.block_s
+            self._after(last_s + block_s + SOON_S, self._leave, order, self._epoch)
+            return
+        self._halt()
+        times, replicas = self._times, self._plan.scenario.replicas
+        stop_s = replicas.park_steps * self._plan.scenario.step_s if order.parks else 0.0
+        if self._killed or not order.parks:
+            stop_s = max(stop_s, times.teardown_s)
+        self._after(stop_s, self._stopped, order.attempt)
+
+    def _leave(self, order: StopAttempt, epoch: int) -> None:
+        state = self._state
+        if epoch != self._epoch:  # something failed meanwhile: they are waited for, then ended
+            if state.attempt == order.attempt and not state.stopped:
+                self._parked = False
+                self._after(order.grace_s + self._times.teardown_s, self._stopped, order.attempt)
+            return
+        self._halt()
+        assert self._reached is not None, "it has trained"
+        self._copies.own = self._copies.peer = self._reached.step
+        stop_s = 0.0 if order.parks else self._times.teardown_s
+        self._after(stop_s, self._stopped, order.attempt)
 
     def _halt(self) -> None:
         """No step is completed any more, and no copy."""
@@ -417,12 +465,12 @@ class CapacityWorld:
             self._report()
         ledger = self._books.at(None if self._state.ended else self._plan.horizon_s)
         self._flush()
-        buckets = {name: s for name, s in ledger.seconds().items() if s}
+        buckets = {name: s for name, s in self._weighed(ledger).items() if s}
         if self._state.ended:
             buckets["after_the_end"] = self._plan.horizon_s - ledger.wall_s
         return Result(
             seed=self.seed,
-            ettr=ledger.seconds()[Bucket.PRODUCTIVE] / self._plan.horizon_s,
+            ettr=buckets.get(Bucket.PRODUCTIVE, 0.0) / self._plan.horizon_s,
             buckets=buckets,
             causes=self._by_cause(ledger),
             incidents=len(self._state.incidents),
@@ -434,6 +482,17 @@ class CapacityWorld:
             journal_bytes=self._journal_bytes,
             outcome=self._state.outcome,
         )
+
+    def _weighed(self, ledger: Ledger) -> dict[str, float]:
+        """Its buckets: the share of training that lacks for replicas that are away is degraded."""
+        buckets, nodes = ledger.seconds(), self._plan.scenario.nodes
+        for it in ledger.intervals:
+            share = 1 - self._sizes.get(it.attempt, nodes) / nodes
+            if share and it.bucket is Bucket.PRODUCTIVE:
+                lacks_s = share * (it.end_ms - it.start_ms - sum(it.stalls)) / 1000
+                buckets[Bucket.PRODUCTIVE] -= lacks_s
+                buckets[Bucket.DEGRADED] += lacks_s
+        return buckets
 
     def _by_cause(self, ledger: Ledger) -> dict[str, CauseTally]:
         lost: dict[str, float] = {}

@@ -3,6 +3,7 @@
 Worlds read only this, so what was chosen for the user can be printed beside the result.
 """
 
+import math
 from dataclasses import dataclass
 
 from holdfast.controller import Limits
@@ -58,9 +59,15 @@ class Plan:
 
     def limits(self) -> Limits:
         """What the controller is told."""
-        policy = self.scenario.policy
+        policy, replicas = self.scenario.policy, self.scenario.replicas
+        each = replicas.nodes_each
         return Limits(
             node_count=self.scenario.nodes,
+            min_nodes=each
+            and each * max(1, math.ceil(replicas.least * self.scenario.nodes / each)),
+            in_process=bool(each) and replicas.kept,
+            replicas=bool(each),
+            nodes_each=each or 1,
             spare_count=self.spares,
             max_restarts=policy.max_restarts,
             window_s=policy.window_s,

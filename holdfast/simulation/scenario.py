@@ -200,6 +200,22 @@ class Policy(ScenarioSection):
     suits a laptop, not a cluster whose nodes are repaired."""
 
 
+class ReplicaWays(ScenarioSection, title="Replicas"):
+    """`recovery.mode: replicas`: a replica that fails does not stop the others, which go on with a
+    smaller batch until it is back. Without `nodes_each` a fault restarts the whole job."""
+
+    nodes_each: Whole = Field(default=0, ge=0, le=100_000)
+    """Nodes of a replica; 0: there are none. The nodes of the job are a multiple of it."""
+    least: Share = 0.5
+    """Share of the replicas below which nothing is trained."""
+    kept: bool = True
+    """Workers that live keep their processes. Today that is so with DDP on gloo; with sharded
+    models, or NCCL, they are replaced by warm ones (docs/guides/replicas.md)."""
+    park_steps: Rate = 0.5
+    """Steps that a kept worker takes to leave the one that was interrupted. Measured: 0.2 s of
+    steps of 0.4 s (docs/measurements/recovery-2026-11-26.md)."""
+
+
 class Stock(ScenarioSection):
     """The stock way, for `--compare torchrun`: a failed job is queued again as a whole.
 
@@ -256,6 +272,7 @@ class Scenario(ScenarioSection):
     checkpoint: Checkpoint = Checkpoint()
     remote: Remote = Remote()
     policy: Policy = Policy()
+    replicas: ReplicaWays = ReplicaWays()
     stock: Stock = Stock()
     losses: tuple[Loss, ...] = ()
     """Drills: losses at set times, on top of what fails by chance."""
@@ -265,6 +282,9 @@ class Scenario(ScenarioSection):
         for loss in self.losses:
             if loss.nodes > self.nodes:
                 raise ValueError(f"{loss.nodes} nodes are to be lost, but only {self.nodes} train")
+        each = self.replicas.nodes_each
+        if each and self.nodes % each:
+            raise ValueError(f"{self.nodes} nodes are not whole replicas of {each}")
         return self
 
 
