@@ -74,16 +74,16 @@ async def _seen(api: Api) -> str | None:
 def test_a_job_in_a_queue_says_in_its_status_why_it_is_not_admitted(kind: Any) -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         await submit(api, asked("job", **QUEUED))
-        without = await _seen(api)
-        assert without is not None and "queue research of Kueue to admit" in without
+        without = await _seen(api) or ""
+        assert "queue research of Kueue to admit" in without
         it.server.kinds.add(kind)
-        assert await _seen(api) == without, "Kueue has not looked at it yet"
+        assert "; Kueue: " not in (await _seen(api) or ""), "it has not looked at it yet"
         owner = (await api.get(JOBS, "run"))["metadata"]["uid"]
         held = workload(("QuotaReserved", "False", NO_QUOTA), uid=owner)
         it.store.create(kind, "default", held)
-        assert await _seen(api) == f"{without}; Kueue: {NO_QUOTA}"
+        assert (await _seen(api) or "").endswith(f"; Kueue: {NO_QUOTA}")
         it.server.access.denied.add(("list", "workloads"))
-        assert await _seen(api) == without, "who may not look is told the rest"
+        assert "; Kueue: " not in (await _seen(api) or ""), "who may not look is told the rest"
 
     play(story, machines=0)
 
