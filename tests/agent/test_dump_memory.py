@@ -259,16 +259,16 @@ def test_who_has_ended_or_never_offered_it_is_not_asked() -> None:
 
 # ── what a dump says ──
 
-OFFERED = DumpOffer(signal=62, fd=9, main=0x7F01, folders=("/usr/lib/python3.14", "/work"))
+OFFERED = DumpOffer(signal=62, fd=9, main=0x7F01, folders=("/usr/lib/python3.14", "/code"))
 DUMP = """Thread 0x0000000000007f02 [feeder] (most recent call first):
   File "/usr/lib/python3.14/threading.py", line 320 in wait
-  File "/work/data.py", line 7 in feed
+  File "/code/data.py", line 7 in feed
 
 Thread 0x0000000000007f03 (most recent call first):
   <no Python frame>
 
 Current thread 0x0000000000007f01 [python] (most recent call first):
-  File "/work/my model.py", line ??? in step
+  File "/code/my model.py", line ??? in step
   File "/other/x.py", line 3 in <module>
   ...
 """
