@@ -419,7 +419,8 @@ class Agent:
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run, count = self._attempts.shown, self._parts.processes.workers.count
         workers = run.alive if run is not None else ()
-        gpu_busy = gpu_use.watched(self._parts.health, {**os.environ, **self._job.env}, count)
+        environ = {**os.environ, **self._job.env}
+        gpu_busy = gpu_use.during(order, self._parts.health, environ, count)
         if not isinstance(order, TakeStacks) or not order.peers:
             self._controller.answer(await looks.obey(order, workers, gpu_busy))
             return

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.devices import DEVICES
+from holdfast.messages import TakeEntryTimes, TakeStacks
 
 UTILIZATION = "gpu-utilization"
 EACH = "gpu-lost"  # what is told of each GPU at each look, in the order of their numbers
@@ -16,6 +17,19 @@ BUSY_PERCENT = 90.0  # of the time; a single kernel that runs all the while is t
 VISIBLE = DEVICES["cuda"].visible[0]
 
 GpuBusy = Callable[[int], bool]
+
+
+def during(
+    order: TakeStacks | TakeEntryTimes,
+    health: HealthWatch,
+    environ: Mapping[str, str],
+    workers: int,
+) -> GpuBusy:
+    """As `watched` for an order that has workers looked at more than once; for others, of which
+    some come every few seconds, nothing is read, and what they answer does not rest on it."""
+    if isinstance(order, TakeStacks) and order.looks > 1:
+        return watched(health, environ, workers)
+    return lambda _local_rank: False
 
 
 def watched(health: HealthWatch, environ: Mapping[str, str], workers: int) -> GpuBusy:

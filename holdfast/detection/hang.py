@@ -42,8 +42,8 @@ TRAINS = frozenset((Milestone.FIRST_STEP, Milestone.STEPPED))
 NAMED = 64  # ranks that a suspicion names
 
 
-class NewestWord(NamedTuple):
-    """By what else than the time a report differs from the one before."""
+class RankMark(NamedTuple):
+    """What a rank said last: a report that differs in this shows that it moves."""
 
     step: int
     phase: str
@@ -73,7 +73,7 @@ class HangWatch:
         self._reported = True
         self._trained = bytearray(world_size)  # whether it has done its first step
         self._untrained = world_size
-        self._marks: dict[int, NewestWord] = {}  # what each rank said last
+        self._marks: dict[int, RankMark] = {}  # what each rank said last
         self._times: deque[float] = deque(maxlen=KEPT)
         self._longest_s = self._first_s = 0.0  # pauses: of all steps, and of the first
         self._sections_s: dict[str, float] = {}  # the longest of each name
@@ -163,7 +163,7 @@ class HangWatch:
             return
         step, ended_at = _newest_step(worker, now)
         printed = worker.progress.step is None and not worker.optimizer_steps
-        mark = NewestWord(step, worker.phase, len(worker.milestones), worker.section, printed)
+        mark = RankMark(step, worker.phase, len(worker.milestones), worker.section, printed)
         known = self._marks.get(rank)
         if mark == known or worker.milestones.keys().isdisjoint(SHOWS_STEPS):
             return

@@ -12,6 +12,7 @@ from holdfast.agent.health.gpus import Gpus
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.detection.health import Reading
 from holdfast.events import HealthChanged
+from holdfast.messages import TakeEntryTimes, TakeStacks
 from tests.agent.health.recorded import H200_BUSY, H200_IDLE, LOST, RecordedNvml
 from tests.patience import PATIENCE_S
 
@@ -53,6 +54,21 @@ def machine() -> Iterator[Machine]:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.agent.health.watch.SETTLE_S", PATIENCE_S)
+
+
+@pytest.mark.parametrize("order", [TakeEntryTimes(number=1, recent=8), TakeStacks(number=1)])
+def test_nothing_is_read_for_orders_that_come_every_few_seconds(
+    machine: Machine, order: TakeStacks | TakeEntryTimes
+) -> None:
+    async def asked() -> None:
+        tells = gpu_use.during(order, machine.watch, {}, 2)
+        await machine.watch.settled()
+        assert not machine.watch.readings and not tells(1)
+        tells = gpu_use.during(TakeStacks(number=2, looks=3), machine.watch, {}, 2)
+        await machine.watch.settled()
+        assert machine.watch.readings and tells(1)
+
+    asyncio.run(asked())
 
 
 def test_each_worker_has_the_gpu_of_its_number(machine: Machine) -> None:
