@@ -40,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell that runs us in the background has SIGINT ignored; the jobs we start must not."""
     if "HOLDFAST_TEST_CPU" in os.environ:
         config.pluginmanager.register(CpuPerTest())
+    if config.getoption("timeout") is None:  # of one test, above what it waits for
+        config.option.timeout = 3 * max(PATIENCE_S, 300.0)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # collecting tests makes a million objects, and no garbage

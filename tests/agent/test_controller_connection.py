@@ -29,6 +29,7 @@ from holdfast.messages import (
 )
 from holdfast.shell.host import cancelled
 from holdfast.shell.server import Server
+from tests.patience import PATIENCE_S
 from tests.shell.scene import TERM, hello
 from tests.shell.site import TOKEN, Ear, proxied, until
 
@@ -177,7 +178,7 @@ def test_a_controller_that_has_given_it_up_or_cannot_talk_to_it_ends_it(
             publish(tmp_path, port)
             async with linked(tmp_path) as (_link, _orders, running):
                 with pytest.raises(RejectedError):
-                    await asyncio.wait_for(running, 30)
+                    await asyncio.wait_for(running, PATIENCE_S)
 
     asyncio.run(story())
 
@@ -274,7 +275,7 @@ def test_whoever_waits_continues_when_the_controller_has_every_fact(tmp_path: Pa
                 assert not waiting.done()
                 (connection,) = office.connections
                 await connection.send(msgspec.msgpack.encode(Ack(seq=1, term=5)))
-                await asyncio.wait_for(waiting, 30)
+                await asyncio.wait_for(waiting, PATIENCE_S)
 
     asyncio.run(story())
 
@@ -301,7 +302,7 @@ def test_a_fact_that_cannot_be_sent_does_not_leave_a_link_that_seems_well(tmp_pa
                 await until(lambda: link.connected)
                 link.fact(msgspec.structs.replace(committed(1), name=object()))
                 with pytest.raises(TypeError):
-                    await asyncio.wait_for(running, 30)
+                    await asyncio.wait_for(running, PATIENCE_S)
 
     asyncio.run(story())
 

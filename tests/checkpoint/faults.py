@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tests.patience import PATIENCE_S
+
 HEAD_END = b"\r\n\r\n"
 LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 
@@ -64,7 +66,7 @@ def proxied(target: tuple[str, int], choose: Choose) -> Iterator[str]:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
         for thread in (acceptor, *threads):
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 def _serve(

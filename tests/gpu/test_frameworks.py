@@ -10,6 +10,7 @@ import pytest
 from tests.end_to_end.local.jobs import RunningJob
 from tests.gpu.test_jobs import Fresh, contexts
 from tests.integrations.jobs import SCRIPTS, written
+from tests.patience import PATIENCE_S
 from tests.tidy.source import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -74,4 +75,4 @@ def test_jax_goes_on_from_its_snapshot(home: Path, place: str) -> None:
     assert place == "cpu" or one.worker(0) in contexts()
     assert one.process is not None
     one.process.send_signal(signal.SIGINT)
-    one.process.wait(60.0)
+    one.process.wait(PATIENCE_S)

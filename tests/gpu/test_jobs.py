@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.local.jobs import RunningJob
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -179,7 +179,7 @@ def test_a_profile_shows_the_kernels_of_a_gpu(home: Path, place: str, measured: 
     told = json.loads(_said("profile", job.name, "--steps", "3", "--json"))
     assert job.process is not None
     job.process.send_signal(signal.SIGINT)
-    job.process.wait(60.0)
+    job.process.wait(PATIENCE_S)
     (rank,) = told["ranks"]
     assert rank["device"] == place.partition(":")[0] and rank["top"]
     for part, seconds in rank["parts"].items():
@@ -292,7 +292,7 @@ def test_a_warm_worker_holds_no_memory_of_the_gpu(
     with_context = contexts() if place.startswith("cuda") else [job.worker(0)]
     assert job.process is not None
     job.process.send_signal(signal.SIGINT)
-    job.process.wait(60.0)
+    job.process.wait(PATIENCE_S)
     assert len(with_context) == 1, with_context
     measured("warm worker", "processes with a context, the one that trains included", 1)
 

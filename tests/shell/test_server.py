@@ -38,6 +38,7 @@ from holdfast.messages import (
 from holdfast.shell import server as shell_server
 from holdfast.shell.outbox import DEADLINE_S
 from holdfast.shell.server import REPORT, Server
+from tests.patience import PATIENCE_S
 from tests.shell.line import GET, GIVEN, KEY, UPGRADE, Line, frame
 from tests.shell.scene import TERM, hello
 from tests.shell.site import TOKEN, Ear, answered, dial, receive, send, until, with_server
@@ -337,7 +338,7 @@ def test_one_that_is_accepted_while_the_server_closes_is_cut() -> None:
         opening = [asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
         opened = asyncio.gather(*opening, return_exceptions=True)
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await server.close()
             for found in await opened:
                 if isinstance(found, tuple):
@@ -477,7 +478,7 @@ def test_the_end_does_not_wait_for_who_does_not_answer(monkeypatch: pytest.Monke
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write((UPGRADE + KEY + GIVEN + "\r\n").encode())
         await until(lambda: server.connections)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await server.close()
         writer.close()
 

@@ -20,6 +20,7 @@ from holdfast.errors import Error
 from holdfast.simulation.swarm import command, run, swarm
 from tests import warm
 from tests.more import long
+from tests.patience import PATIENCE_S
 from tests.simulation.mutants import MUTANTS
 
 SMALL = ("--hours", "2", "--nodes", "6")
@@ -38,7 +39,7 @@ def simulate(
         text=True,
         cwd=folder,
         env={**environment, "TMPDIR": str(folder)},
-        timeout=120,
+        timeout=PATIENCE_S,
     )
 
 
@@ -123,7 +124,7 @@ def test_a_terminal_sees_how_far_it_is(tmp_path: Path) -> None:
     )
     os.close(theirs)
     seen = _all_of(ours)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert "worlds, 0 fouls" in seen
     assert "8/8" in seen
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import meeting
 from holdfast.meeting import PeersMet, Seat, free_port, key_from, meet
+from tests.patience import PATIENCE_S
 
 KEY = key_from("secret").encode()
 
@@ -84,5 +85,5 @@ def test_the_end_of_rank_0_is_noticed() -> None:
     waiting.start()
     assert waiting.is_alive()
     host.close()
-    waiting.join(60.0)
+    waiting.join(PATIENCE_S)
     assert not waiting.is_alive()

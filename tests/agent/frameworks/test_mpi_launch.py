@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import meeting
 from holdfast.agent.frameworks import mpi_launch
+from tests.patience import PATIENCE_S
 
 KEY = b"secret"
 
@@ -20,7 +21,7 @@ def test_one_that_connects_and_says_nothing_keeps_nobody(monkeypatch: pytest.Mon
         accepted, _ = listener.accept()
         obeying = threading.Thread(target=mpi_launch.obey, args=(accepted, KEY, ""), daemon=True)
         obeying.start()
-        obeying.join(60.0)
+        obeying.join(PATIENCE_S)
         assert not obeying.is_alive()
 
 
@@ -47,5 +48,5 @@ def test_a_command_is_run_and_its_output_and_status_come_back(
         assert mpi_launch.main() == 255  # somebody else is there
         assert "node: " in capfd.readouterr().err
         assert mpi_launch.main() == 7
-        serving.join(60.0)
+        serving.join(PATIENCE_S)
     assert capfd.readouterr().out == "it runs\n"

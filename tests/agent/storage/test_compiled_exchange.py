@@ -24,6 +24,7 @@ from holdfast.agent.storage.compiled_exchange import (
 from holdfast.agent.storage.peer_connection import PeerConnection, admit, key_of
 from holdfast.compiled_code import CompiledFile
 from tests.agent.storage.site import TOKEN, Site
+from tests.patience import PATIENCE_S
 
 KEY = key_of(TOKEN)
 MACHINE = compiled_code.machine()
@@ -96,7 +97,7 @@ def member(files: dict[str, bytes], says: bytes | None = None, most: int = 99) -
         yield f"127.0.0.1:{server.getsockname()[1]}"
     finally:
         server.close()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def hand_over(connection: PeerConnection, files: dict[str, bytes], says: bytes | None) -> None:

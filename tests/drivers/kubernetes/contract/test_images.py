@@ -95,7 +95,7 @@ def test_an_image_that_can_be_pulled_no_more_is_taken_back_while_the_job_waits(
         await site.update("new", image="img:2")
         assert site.it.images is not None
         del site.it.images["img:2"]  # once it was tried
-        await site.until(lambda s: s.updates[-1].id == "stalled-2", "the wish", 60)
+        await site.until(lambda s: s.updates[-1].id == "stalled-2", "the wish")
         status = await all_have(site, "img:1", 2)
         assert (status.version, status.outcome) == (1, None)
         assert [one.stage for one in status.updates] == ["reverted", "used"]
