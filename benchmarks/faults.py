@@ -10,7 +10,8 @@ in jobs of eight. The time runs from the moment the script notes before it does 
 done to agents and forkservers: before the signal) to the first measure taken, by the journal; of
 slow ranks and spikes, which are only told, to the fact that tells them. A fault without an incident
 before the next fault is missed; an incident without a fault is a false alarm. Below the figures
-stands the confusion matrix: which cause was named how often for each kind. `--clean S` trains
+stands the confusion matrix: which cause was named how often for each kind; `--json` has it, too,
+with the false alarms and the faults that did not come to pass. `--clean S` trains
 that long without faults and with noise instead: evaluations, garbage collection, a compilation,
 slow saves and reads; with `--record FILE` its steps are kept, for benchmarks/noise.py.
 `--step-timeout S` sets `recovery.step_timeout_s` of the jobs.
@@ -85,11 +86,13 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     try:
         done = _clean if arguments.clean else _campaign
-        rows, note = done(folder, arguments)
+        rows, note, more = done(folder, arguments)
     finally:
         if arguments.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    report("Faults in a job of two ranks", rows, as_json=arguments.json, note=note)
+    report("Faults in a job of two ranks", rows, as_json=False, note=note)
+    if arguments.json:
+        print(json.dumps({"machine": machine(), "faults": rows, **more}, allow_nan=False))
 
 
 def _arguments() -> argparse.Namespace:
@@ -105,7 +108,9 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _campaign(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Row], str]:
+def _campaign(
+    folder: Path, arguments: argparse.Namespace
+) -> tuple[dict[str, Row], str, dict[str, Any]]:
     dice = random.Random(arguments.seed)
     kinds = [kind for _ in range(arguments.rounds) for kind in _shuffled(arguments.only, dice)]
     faults, false = [], 0
@@ -114,7 +119,14 @@ def _campaign(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Ro
         false += _job(folder / str(first), batch, arguments.step_timeout)
         faults += [fault for fault in batch if not fault.refused]
         print(f"{len(faults)} of {len(kinds)} faults", file=sys.stderr)
-    return _rows(faults), _note(faults, false)
+    undone, confusion = sum(fault.at is None for fault in faults), _confusion(faults)
+    kept = f"{undone} faults did not come to pass, because their job had ended. " if undone else ""
+    note = "\n".join(
+        (f"{kept}{false} incidents belong to no fault.\n\nNamed as:", *table(confusion))
+    )
+    more: dict[str, Any] = {"rounds": arguments.rounds, "seed": arguments.seed}
+    more |= {"false_alarms": false, "not_come_to_pass": undone, "confusion": confusion}
+    return _rows(faults), note, more
 
 
 def _shuffled(kinds: list[str], dice: random.Random) -> list[str]:
@@ -315,25 +327,20 @@ def _row(faults: list[Fault]) -> Row:
     }
 
 
-def _note(faults: list[Fault], false: int) -> str:
-    undone = sum(fault.at is None for fault in faults)
-    kept = f"{undone} faults did not come to pass, because their job had ended. " if undone else ""
-    return f"{kept}{false} incidents belong to no fault.\n\n{_confusion(faults)}"
-
-
-def _confusion(faults: list[Fault]) -> str:
+def _confusion(faults: list[Fault]) -> dict[str, Row]:
     """The confusion matrix: kinds of faults by the causes that were named."""
     done = [fault for fault in faults if fault.at is not None]
     named = sorted({fault.cause or "(not seen)" for fault in done})
     counts = Counter((fault.kind, fault.cause or "(not seen)") for fault in done)
-    rows: dict[str, Row] = {
+    return {
         kind: {cause: counts[kind, cause] or None for cause in named}
         for kind in dict.fromkeys(fault.kind for fault in done)
     }
-    return "\n".join(("Named as:", *table(rows)))
 
 
-def _clean(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Row], str]:
+def _clean(
+    folder: Path, arguments: argparse.Namespace
+) -> tuple[dict[str, Row], str, dict[str, Any]]:
     """Noise and no fault."""
     stage, seconds, record = Stage(folder), arguments.clean, arguments.record
     notes = ["--record", str(folder / "steps")]
@@ -356,7 +363,7 @@ def _clean(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Row],
     if record is not None:
         about = {"command": f"faults.py --clean {seconds:g}", **machine(), **row}
         noise.keep(record, noise.merged(sorted(folder.glob("steps.*"))), about)
-    return {"noise": row}, "\n".join(incident["summary"] for incident in incidents)
+    return {"noise": row}, "\n".join(incident["summary"] for incident in incidents), {}
 
 
 if __name__ == "__main__":

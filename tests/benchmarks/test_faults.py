@@ -1,0 +1,53 @@
+"""The campaign of faults counts what it did: in a real job, and in its matrix."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import faults
+from tests.more import long
+from tests.patience import PATIENCE_S
+
+CAMPAIGN = Path(faults.__file__)
+
+
+@long
+@pytest.mark.slow
+def test_a_campaign_tells_programs_what_it_tells_people() -> None:
+    words = ("--rounds", "1", "--only", "SIGKILL", "exit with status 3", "--json")
+    ran = subprocess.run(
+        [sys.executable, str(CAMPAIGN), *words], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert (told["rounds"], told["not_come_to_pass"], told["false_alarms"]) == (1, 0, 0)
+    row = told["faults"]["all"]
+    assert (row["faults"], row["detected"], row["right_cause"], row["right_rank"]) == (2, 2, 2, 2)
+    assert 0 <= row["median_s"] <= row["worst_s"]
+    assert (
+        sum(count or 0 for causes in told["confusion"].values() for count in causes.values()) == 2
+    )
+    for cause in next(iter(told["confusion"].values())):
+        assert cause in ran.stdout.split("Named as:")[1]
+
+
+def test_what_was_not_seen_or_not_done_is_counted_as_that() -> None:
+    campaign = [
+        faults.Fault("SIGKILL", 0, at=1.0, cause="worker-killed", blamed=0, after_s=0.1),
+        faults.Fault("SIGKILL", 1, at=2.0, cause="worker-killed", blamed=0, after_s=0.3),
+        faults.Fault("SIGKILL", 1, at=3.0),
+        faults.Fault("NaN", 1),
+    ]
+    row = faults._rows(campaign)["all"]
+    assert (row["faults"], row["detected"], row["right_rank"], row["of"]) == (3, 2, 1, 2)
+    assert faults._confusion(campaign) == {"SIGKILL": {"(not seen)": 1, "worker-killed": 2}}
+
+
+def test_an_incident_before_any_fault_or_after_its_own_is_a_false_alarm() -> None:
+    fault = faults.Fault("SIGKILL", 1, at=10.0)
+    incidents = [{"cause": "hang", "rank": 0, "actions": [{"at": at}]} for at in (9.0, 10.5, 11.0)]
+    assert faults._matched([fault], incidents) == 2
+    assert (fault.cause, fault.blamed, fault.after_s) == ("hang", 0, 0.5)
