@@ -11,6 +11,10 @@ import pytest
 from tests.drivers.kubernetes.cluster.fake import in_thread
 from tests.end_to_end.kubernetes import test_jobs as suite
 from tests.end_to_end.kubernetes.cluster import KUBECONFIG, OVERLAY, RealCluster, until
+from tests.end_to_end.kubernetes.test_preemption import Slots
+from tests.end_to_end.kubernetes.test_preemption import (
+    test_a_replacement_preempts_work_of_a_lower_priority as preemption,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 more = pytest.mark.skipif("HOLDFAST_TEST_MORE" not in os.environ, reason="HOLDFAST_TEST_MORE=1")
@@ -57,3 +61,11 @@ def test_its_stories_can_be_told(
     note: dict[str, float] = {}
     story(stand_in, engine, tmp_path, note)
     print(engine, note, file=sys.stderr)
+
+
+@more
+def test_its_story_of_preemption_can_be_told(stand_in: RealCluster, tmp_path: Path) -> None:
+    slots = Slots(stand_in)
+    slots.make()
+    preemption(stand_in, slots, tmp_path, {})
+    slots.remove()
