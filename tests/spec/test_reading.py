@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so_and_nobody_waits(tmp_path: 
     for path, told in (
         ("loop", "Too many levels of symbolic links"),
         ("x" * 300, "File name too long"),
-        ("a\0b", "embedded null byte"),
+        ("a\0b", "embedded null"),
         ("wide", "it is not UTF-8 text (byte 0)"),
         ("large", "it is larger than 1048576 bytes"),
     ):
