@@ -58,7 +58,8 @@ STORAGE_SLUGS: dict[str, Slug] = {
     "checkpoint-fenced": Slug(
         ExitStatus.PLATFORM,
         "An older attempt tried to save, but a newer one has started in this location. The steps "
-        "of the older attempt are no longer part of the job, so they must not be committed.",
+        "of the older attempt are no longer part of the job, so they must not be committed. Or "
+        "two jobs with the same name were started at the same time: only one of them may save.",
     ),
     "export-unavailable": Slug(
         ExitStatus.USAGE,

@@ -165,6 +165,7 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     attempt: Count
     parent: ParentSnapshot | None
     fresh: str = ""  # under which word the job began anew; "" if it went on from what was there
+    owner: str = ""  # tells two jobs of one name apart
     xxh3_128: str = _NO_DIGEST
 
 

@@ -54,12 +54,20 @@ class SaveCancelledError(Exception):
 def begin(store: CheckpointStore, lineage: Lineage) -> None:
     """Write down that an attempt begins, before its first save. Older ones are fenced from now on.
 
-    Raises `Error` checkpoint-fenced if a newer one has begun.
+    Raises `Error` checkpoint-fenced if a newer one has begun, or this one of another job.
     """
     require_newest(store, lineage.attempt)
     name = files.lineage_file(lineage.attempt)
     if store.size(name) is None:
         store.put(name, files.encode(lineage))
+    there = _described(store, name, Lineage)
+    if there and there.owner and lineage.owner and there.owner != lineage.owner:
+        raise Error(
+            "checkpoint-fenced",
+            f"attempt {lineage.attempt} must not save in {store.where}",
+            why=f"attempt {there.attempt} of another job with the same name saves there",
+            help="use a separate location, or another name, for each job",
+        )
 
 
 def require_newest(store: CheckpointStore, attempt: int) -> None:
@@ -266,7 +274,7 @@ def _already(
     name = files.rank_file(header.key, header.rank)
     if store.size(name) is None:
         return None
-    part = _described(store, name)
+    part = _described(store, name, RankPart)
     there = part and store.size(files.data_file(header.key, header.rank)) == part.data_bytes
     seals = {NAMES[kind]: f"{cell.sealed() or 0:016x}" for kind, cell in cells.items()}
     if part and there and seals == {kind: saved.seal for kind, saved in part.parts.items()}:
@@ -278,10 +286,10 @@ def _already(
     return None
 
 
-def _described(store: CheckpointStore, name: str) -> RankPart | None:
-    """What a rank's JSON file says; None if it is damaged."""
+def _described(store: CheckpointStore, name: str, kind: type[files.Record]) -> files.Record | None:
+    """What a JSON file says; None if it is damaged."""
     try:
-        return files.decode(store.read(name), RankPart, name)
+        return files.decode(store.read(name), kind, name)
     except Error as error:
         if error.slug != "checkpoint-damaged":
             raise

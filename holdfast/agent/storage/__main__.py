@@ -27,7 +27,7 @@ from holdfast.agent.storage.changes import CellChanges
 from holdfast.agent.storage.compiled_watch import CompiledWatch
 from holdfast.agent.storage.copy_sender import CopySender, pool_for
 from holdfast.agent.storage.copy_server import CopyServer
-from holdfast.agent.storage.peer_connection import key_of
+from holdfast.agent.storage.peer_connection import key_of, owner_of
 from holdfast.agent.storage.sealing import Sealing
 from holdfast.agent.storage.tier_saver import TierSaver, asked, passed
 from holdfast.agent.storage.urgent_save import UrgentSave
@@ -79,7 +79,8 @@ class Storage:
             CopySender(arena, storage_page, key, pool) for arena, storage_page in pairs
         ]
         self._tier_savers = [
-            TierSaver(place, setup.job, self._storage_pages, self._tell) for place in setup.places
+            TierSaver(place, setup.job, self._storage_pages, self._tell, owner_of(key))
+            for place in setup.places
         ]
         self._infos: list[tuple[int, WorkerInfo | None]] = [(0, None)] * len(setup.arenas)
         self._changes = CellChanges(self._arenas)

@@ -98,6 +98,11 @@ def key_of(token: str) -> bytes:
     return hmac.digest(token.encode(), b"holdfast storage", hashlib.sha256)
 
 
+def owner_of(key: bytes) -> str:
+    """What everybody may know of a job to tell it from another one of its name."""
+    return hmac.digest(key, b"owner", hashlib.sha256).hex()[:16]
+
+
 def dial(address: str, key: bytes, purpose: bytes = COPIES) -> PeerConnection:
     """Connect to HOST:PORT. Raises `OSError`, `StrangerError`."""
     host, _, port = address.rpartition(":")

@@ -13,9 +13,11 @@ from holdfast.checkpoint.stores import CheckpointStore
 class PreviousParts:
     """`parts` are those of the last committed checkpoint, by rank."""
 
-    def __init__(self, fresh: str, count: int) -> None:
-        """`fresh` is the word under which the job began anew, `count` the ranks of a node."""
+    def __init__(self, fresh: str, count: int, owner: str) -> None:
+        """`fresh` is the word under which the job began anew, `count` the ranks of a node, `owner`
+        what tells the job from others of its name."""
         self._fresh = fresh
+        self._owner = owner
         self._count = count
         self._begun = 0  # newest attempt whose lineage is written down
         self.parts: dict[int, RankPart] = {}
@@ -26,7 +28,10 @@ class PreviousParts:
         if self._begun >= info.attempt:
             return
         parent = None if info.parent is None else ParentSnapshot(*info.parent)
-        save.begin(store, Lineage(attempt=info.attempt, parent=parent, fresh=self._fresh))
+        save.begin(
+            store,
+            Lineage(attempt=info.attempt, parent=parent, fresh=self._fresh, owner=self._owner),
+        )
         for rank in self._missing(info):
             part = catalog.previous_part(store, rank)
             if part is not None and part.world_size == info.world_size:

@@ -129,6 +129,7 @@ class TierSaver:
         job: str,
         storage_pages: Sequence[StoragePage],
         tell: Callable[[protocol.AnyNews], None],
+        owner: str = "",
     ) -> None:
         self._place = place
         self._job = job
@@ -138,7 +139,7 @@ class TierSaver:
         self._store: CheckpointStore | None = None
         self._thread: threading.Thread | None = None
         self._parts: list[RankPart] = []  # of the snapshot that is being saved
-        self._previous = PreviousParts(place.fresh, len(storage_pages))
+        self._previous = PreviousParts(place.fresh, len(storage_pages), owner)
         self._seen = LastLook()
         self._failures = 0
         self.read: Key | None = None  # newest snapshot that this tier does not read any more

@@ -151,6 +151,26 @@ def test_a_past_attempt_is_fenced_and_says_so(tmp_path: Path) -> None:
         until(lambda: made[1].storage_pages[0].released == Key(2, 11), "its cells are free again")
 
 
+def test_of_two_jobs_that_begin_in_one_place_at_once_the_second_does_not_save(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "store"
+    place = protocol.DurablePlace(tier=Tier.SHARED, where=str(where), keep=3, max_bytes_per_s=None)
+    strange = tmp_path / "token"
+    strange.write_text("of another user, whose job has the same name")
+    with saving(where, count=1) as ((ours,), store):
+        with sites(1, places=(place,), token_file=str(strange)) as (theirs,):
+            ring([ours])
+            ring([theirs])
+            take([ours], Key(1, 10), SnapshotFlag.SHARED, size=4096)
+            until(lambda: saved(ours).step == 10, "the first one saves")
+            take([theirs], Key(1, 20), SnapshotFlag.SHARED, size=4096)
+            failed = said(theirs, protocol.SaveFailed)
+        assert isinstance(failed, protocol.SaveFailed)
+        assert "another job with the same name" in failed.why
+        assert [one.key for one in catalog.committed(store)] == [Key(1, 10)]
+
+
 def test_a_place_that_cannot_be_written_fails_loudly_and_is_tried_again(tmp_path: Path) -> None:
     place = tmp_path / "store"
     place.write_text("in the way")
