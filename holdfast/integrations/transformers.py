@@ -19,20 +19,24 @@ the object and not on the class; which ones are there is looked at before the fi
 
 import dataclasses
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial, wraps
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers.trainer
 from transformers import Trainer, TrainerCallback, TrainerState
-from transformers.trainer import _is_peft_model
+from transformers.trainer import TRAINER_STATE_NAME, _is_peft_model
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from holdfast.integrations import drive, place, switch
 from holdfast.train import random_state
 
+logger = logging.getLogger(__name__)
 NAME = "transformers.Trainer"
 LEAST, BELOW = (5, 0), (6, 0)
 _TRAINS = "transformers.trainer", "train"
@@ -388,8 +392,38 @@ def _keep(trainer: Any, loop: Callable[..., Any], given: Any, named: Any) -> Any
         kept.unwrap()
 
 
+def whole_checkpoint(asked: str) -> str | None:
+    """This checkpoint of the Trainer's, or where whoever wrote it was killed meanwhile the newest
+    whole one before it; None where there is none. Its state is what the Trainer writes last."""
+    number = _number(Path(asked))
+    if number is None or _is_whole(Path(asked)):
+        return asked
+    beside = {_number(one): one for one in Path(asked).parent.iterdir() if one.is_dir()}
+    older = sorted((n for n in beside if n is not None and n < number), reverse=True)
+    found = next((beside[n] for n in older if _is_whole(beside[n])), None)
+    logger.warning(
+        "%s is incomplete, as its process died while saving it; using %s instead",
+        *(asked, found or "none, as no earlier one is complete"),
+    )
+    return None if found is None else str(found)
+
+
+def _number(folder: Path) -> int | None:
+    prefix, _, digits = folder.name.rpartition("-")
+    return int(digits) if prefix == PREFIX_CHECKPOINT_DIR and digits.isdecimal() else None
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        json.loads((folder / TRAINER_STATE_NAME).read_bytes())
+    except (OSError, ValueError):
+        return not folder.is_dir()  # what does not exist is reported by the Trainer
+    return True
+
+
 def _wrap() -> None:
     plain, plain_read = Trainer._inner_training_loop, Trainer._load_from_checkpoint
+    plain_train = Trainer.train
     plain_skip = transformers.trainer.skip_first_batches
 
     @wraps(plain)
@@ -415,6 +449,15 @@ def _wrap() -> None:
         kept.begin_after(num_batches)
         return dataloader
 
+    @wraps(plain_train)
+    def train(self: Any, resume_from_checkpoint: Any = None, *given: Any, **named: Any) -> Any:
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
+        if isinstance(resume_from_checkpoint, str):
+            resume_from_checkpoint = whole_checkpoint(resume_from_checkpoint)
+        return plain_train(self, resume_from_checkpoint, *given, **named)
+
+    Trainer.train = train
     Trainer._inner_training_loop = _inner_training_loop
     Trainer._load_from_checkpoint = _load_from_checkpoint
     transformers.trainer.skip_first_batches = skip_first_batches

@@ -36,6 +36,14 @@ LIBRARIES = (
         "image where you can.",
     ),
     signature(
+        "trainer-checkpoint-incomplete",
+        r"No such file or directory: '.*checkpoint-\d+/trainer_state\.json'",
+        Blame.STORAGE,
+        "The newest checkpoint of Hugging Face's Trainer is incomplete: it died while saving.",
+        "Remove that checkpoint-N folder, so that the one before is taken; with `integrate: auto` "
+        "Holdfast takes that one by itself.",
+    ),
+    signature(
         "tokenizer-padding",
         r"Unable to create tensor, you should probably activate truncation and/or padding",
         Blame.DATA,
