@@ -83,7 +83,9 @@ def _prepare_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        elif stream.errors == "strict" and hasattr(stream, "reconfigure"):
+        elif hasattr(stream, "reconfigure") and (
+            stream.errors == "strict" or stream.encoding.lower() != "utf-8"
+        ):  # in the locale C the errors are surrogateescape, which takes no character beyond it
             stream.reconfigure(errors="backslashreplace")
 
 

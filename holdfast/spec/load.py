@@ -352,6 +352,8 @@ def _in_words(found: ErrorDetails, place: Place) -> str:
             return "must be a section of `key: value` lines"
         case "tuple_type":
             return "must be a list"
+        case "too_short":
+            return "must not be empty"
         case _:
             message = found["msg"].removeprefix("Value error, ")
             return re.sub("^(Input|String|Value) should", "must", message)

@@ -146,6 +146,8 @@ def test_bytes_that_are_no_text_and_closed_streams_end_no_command_in_a_traceback
         HOLDFAST_HOME=$'/tmp/\\xff' h list 3>&1 2>&1
         h list --json 3>&2 2>&1 >&-
         h explain no-such-slug 3>&1 >/dev/null 2>&-
+        export PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 LC_ALL=C
+        h plan layers=2,hidden=64,heads=4,sequence=128,vocab=9 --gpus 8 3>&1 2>&1
     """
     run = subprocess.run(
         ["bash", "-c", script], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S
@@ -155,8 +157,9 @@ def test_bytes_that_are_no_text_and_closed_streams_end_no_command_in_a_traceback
     assert "argument 3 is not UTF-8 text: '\\udcff'" in said
     assert "HOLDFAST_HOME is not UTF-8 text: '/tmp/\\udcff'" in said
     assert [line for line in said.split("\n") if line.startswith("status")] == [
-        "status 2", "status 2", "status 4", "status 0",
+        "status 2", "status 2", "status 4", "status 0", "status 0",
     ]  # fmt: skip
+    assert "8 \\xd7 h100" in said
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_every_problem_is_told_at_once_with_path_and_line(tmp_path: Path) -> Non
         ("image: {nme: a}", "image.nme (line 3): unknown key; did you mean name?"),
         ("secrets: [{name: a, evn: {A: a}}]", "secrets[0].evn (line 3): unknown key"),
         ("secrets: [{name: a}]", "set at least one of env, all_env and path"),
+        ("command: []", "command (line 3): must not be empty"),
         ("resources: {cpu: many}", "resources.cpu (line 3)"),
         ("datasets: [{name: a, path: /a, pvc: a, host_path: /b}]", "pvc and host_path"),
         (
