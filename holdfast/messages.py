@@ -122,9 +122,7 @@ AgentFact = (
 
 class Fact(Message, frozen=True, kw_only=True):
     """News of one node. `seq` counts from 1 per node; repeated until acknowledged.
-
-    Ages inside the event are those at the moment of sending.
-    """
+    Ages inside the event are those at the moment of sending."""
 
     seq: Count
     event: AgentFact
@@ -151,6 +149,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step_time_s: float | None = None
     tokens: int = 0
     garbage_s: float = 0.0  # that Python's garbage collector has taken in this attempt
+    stage_s: float = 0.0  # of computing in its stages of a pipeline, likewise
     mfu: float | None = None  # this and the next: newest that the script logged, told by rank 0
     lr: float | None = None
     snapshot_step: int = 0

@@ -108,6 +108,7 @@ class Word(IntEnum):
     SNAPSHOT_TOOK = 40  # what training waited for it, in seconds
     GARBAGE_TIME = 41  # that Python's collector took
     PAUSED = 42  # seconds in which it was stopped with all of its node. Written by the agent
+    STAGE_TIME = 43  # that it has computed in its stages of a pipeline, up to the newest step
 
 
 class NumberWord(IntEnum):
@@ -213,8 +214,9 @@ class Page:
         """The loop ends after `total` completed steps."""
         self._ints[Word.STEPS_TOTAL] = total
 
-    def stalls(self, data_wait_s: float, snapshot_s: float) -> None:
+    def stalls(self, data_wait_s: float, snapshot_s: float, stage_s: float = 0.0) -> None:
         """Sums since the start of the attempt."""
+        self._floats[Word.STAGE_TIME] = stage_s
         self._floats[Word.DATA_WAIT] = data_wait_s
         self._floats[Word.SNAPSHOT_TIME] = snapshot_s
 
@@ -461,6 +463,7 @@ class Page:
             step_time_s=step_time or None,
             tokens=self._ints[Word.TOKENS],
             garbage_s=self._floats[Word.GARBAGE_TIME],
+            stage_s=self._floats[Word.STAGE_TIME],
             snapshot_step=self._ints[Word.SNAPSHOT_STEP],
             snapshot_every=self._ints[Word.SNAPSHOT_EVERY],
             snapshot_ago_s=max(0.0, now - kept_at) if kept_at else None,

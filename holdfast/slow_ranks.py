@@ -6,8 +6,10 @@ import msgspec
 
 
 class SlowBy(StrEnum):
-    """What explains that a rank is slow; the first that does."""
+    """What explains that a rank is slow; the first that does. `STAGE`: not a rank, but a stage of
+    the pipeline is, told by the first of its ranks."""
 
+    STAGE = "stage"
     INPUT = "input"
     PROCESSOR = "processor"
     SAVES = "saves"

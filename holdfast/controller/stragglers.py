@@ -3,7 +3,8 @@
 Slowness is no fault: training goes on, and the cure costs a restart and a node. So the default is
 to note who is slow and what explains it. With `recovery.stragglers: replace` the node is given up
 for a spare, unless its input, its saves or its share of the work explain it: those would be the
-same elsewhere. One at a time, and never without a spare.
+same elsewhere. One at a time, and never without a spare. That a whole stage of the pipeline is slow
+is noted once, and asks for nothing.
 """
 
 from holdfast.actions import AnyAction
@@ -23,10 +24,11 @@ def found(state: State, event: StragglersFound) -> list[AnyAction]:
     """Other ranks are slow than before."""
     if event.attempt != state.attempt or state.phase is not Phase.RUNNING:
         return []
-    before = {straggler.rank for straggler in state.stragglers}
+    before = {one.rank for one in state.stragglers if one.cause is not SlowBy.STAGE}
     state.stragglers = event.stragglers
     for straggler in event.stragglers:
-        if straggler.rank not in before:
+        known = _was_noted(state, straggler)
+        if not known if straggler.cause is SlowBy.STAGE else straggler.rank not in before:
             state.note(state.max_step or 0, straggler.rank, text_of(state, straggler))
     gone = before - {straggler.rank for straggler in event.stragglers}
     if gone and not event.stragglers:
@@ -34,8 +36,16 @@ def found(state: State, event: StragglersFound) -> list[AnyAction]:
     return _answered(state, before)
 
 
+def _was_noted(state: State, straggler: Straggler) -> bool:
+    """Of a stage, in any attempt: that layers are divided unevenly is no news each time."""
+    stage = straggler.text.partition(" computes ")[0]
+    return any(note.rank == straggler.rank and stage in note.text for note in state.notes)
+
+
 def text_of(state: State, straggler: Straggler) -> str:
     """One sentence without a full stop."""
+    if straggler.cause is SlowBy.STAGE:
+        return f"{straggler.text}; the others wait for it {straggler.share:.0%} of the time"
     where = incidents.node_of(state, straggler.rank)
     slow = f"rank {straggler.rank} on {where} is slow"
     return f"{slow}: all others wait for it {straggler.share:.0%} of the time; {straggler.text}"
@@ -43,7 +53,8 @@ def text_of(state: State, straggler: Straggler) -> str:
 
 def _answered(state: State, before: set[int]) -> list[AnyAction]:
     slow = [one for one in state.stragglers if one.cause in OF_THE_NODE]
-    worst = max(slow or state.stragglers, key=lambda one: one.share, default=None)
+    ranks = slow or [one for one in state.stragglers if one.cause is not SlowBy.STAGE]
+    worst = max(ranks, key=lambda one: one.share, default=None)
     if worst is None:
         return []
     why = text_of(state, worst)

@@ -21,6 +21,8 @@ class Doing(NamedTuple):
     garbage_s: float = 0.0  # in Python's garbage collector
     processor_s: float = 0.0
     tokens: float = 0.0
+    stage_s: float = 0.0  # computing in its stages of a pipeline, by the end of `steps`
+    steps: float = 0.0
 
 
 class Sample(NamedTuple):

@@ -46,5 +46,19 @@ def explain(
     return SlowBy.ITSELF, "neither its input nor its processor explains it"
 
 
+def only_waits(
+    rank: int, delay_s: float, before: Mapping[int, Doing], after: Mapping[int, Doing]
+) -> bool | None:
+    """Whether a rank of a pipeline computes no longer in its stage than its like: it comes late
+    because another stage of its own pipeline does. None: unknown. `after` is of its like."""
+    did = {r: _since(before.get(r), now) for r, now in after.items()}
+    each_s = {r: one.stage_s / one.steps for r, one in did.items() if one.steps and one.stage_s}
+    own_s = each_s.pop(rank, None)
+    if own_s is None or not each_s:
+        return None
+    more_s = (own_s - median_low([*each_s.values()])) * did[rank].steps
+    return more_s < STILL_EXPLAINS * delay_s
+
+
 def _since(before: Doing | None, now: Doing) -> Doing:
     return Doing(*(b - a for a, b in zip(before or Doing(), now, strict=True)))

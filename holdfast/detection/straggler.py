@@ -23,7 +23,8 @@ import numpy as np
 
 from holdfast.detection.lateness import SECOND_S, Floats, Lateness, Members, delays
 from holdfast.detection.samples import Doing, Sample
-from holdfast.detection.slow_by import explain
+from holdfast.detection.slow_by import explain, only_waits
+from holdfast.detection.stages import UNDIVIDED, Stages, StageWatch
 from holdfast.events import StragglersFound
 from holdfast.slow_ranks import SlowBy, Straggler
 
@@ -55,8 +56,10 @@ class Latecomer(NamedTuple):
 class StragglerWatch:
     """Who is slow in one attempt."""
 
-    def __init__(self, attempt: int) -> None:
+    def __init__(self, attempt: int, stages: Stages = UNDIVIDED) -> None:
         self._attempt = attempt
+        self._stages, self._stage_watch = stages, StageWatch(stages)
+        self._slow_stage: Straggler | None = None
         self._courses: dict[Members, Lateness] = {}
         self._newest: dict[int, float] = {}
         self._done: deque[tuple[float, Mapping[int, Doing]]] = deque()
@@ -68,6 +71,7 @@ class StragglerWatch:
     def skip(self) -> None:
         """What happens up to the next sample is not counted; who was slow still is."""
         self._last = None
+        self._stage_watch.skip()
 
     def observe(self, sample: Sample) -> StragglersFound | None:
         """Take in a sample; returns who is slow if that are others, or for another reason."""
@@ -75,11 +79,15 @@ class StragglerWatch:
         self._done.append((sample.at, sample.doing))
         if last is None:
             return None  # what the next ones are compared with
-        self._take_in(delays(sample, last.ranks), sample)
-        before, self._slow = self._slow, self._judged(sample)
-        if _in_short(before) == _in_short(self._slow):
+        known = delays(sample, last.ranks).items()
+        one_stage = {key: course for key, course in known if self._stages.are_one(course.ranks)}
+        self._take_in(one_stage, sample)
+        before, stage_before = self._slow, self._slow_stage
+        self._slow, self._slow_stage = self._judged(sample), self._stage_watch.observe(sample)
+        if _in_short(before) == _in_short(self._slow) and stage_before == self._slow_stage:
             return None
         worst = sorted(self._slow.values(), key=lambda one: -one.share)[:TOLD_MAX]
+        worst += [self._slow_stage] if self._slow_stage is not None else []
         told = sorted(worst, key=lambda one: one.rank)
         return StragglersFound(attempt=self._attempt, stragglers=tuple(told))
 
@@ -117,9 +125,9 @@ class StragglerWatch:
         found, there = self._found(sample), {times.rank for times in sample.ranks}
         slow = {r: one for r, one in self._slow.items() if not self._is_well(r)}
         for rank, late in found.items():
-            one = self._straggler(rank, late, sample)
-            if rank in self._slow or _lasts(one, late, sample.at):
-                slow[rank] = one
+            one = self._straggler(rank, found, sample)
+            if rank in self._slow or (one is not None and _lasts(one, late, sample.at)):
+                slow[rank] = one or slow[rank]
         slow = {rank: slow[rank] for rank in sorted(slow.keys() & there)}
         since = {rank: one.since for rank, one in found.items()} | self._slow_since
         self._slow_since = {rank: since[rank] for rank in slow}
@@ -147,13 +155,20 @@ class StragglerWatch:
                     found[rank] = one._replace(longest=since)
         return found
 
-    def _straggler(self, rank: int, late: Latecomer, now: Sample) -> Straggler:
-        """By what it did in the seconds that show it."""
-        known = self._slow.get(rank)
+    def _straggler(
+        self, rank: int, found: Mapping[int, Latecomer], now: Sample
+    ) -> Straggler | None:
+        """By what it did in the seconds that show it; None if it may wait for another stage."""
+        known, late = self._slow.get(rank), found[rank]
         done = (one for one in reversed(self._done) if one[0] <= late.since)
         since, doing = next(done, self._done[0])
         told = known.cause if known is not None else None
-        cause, text = explain(rank, late.share * (now.at - since), doing, now.doing, told)
+        delay_s, like = late.share * (now.at - since), self._stages.like(rank, now.doing)
+        cause, text = explain(rank, delay_s, doing, like, told)
+        if cause is SlowBy.ITSELF:
+            waits = only_waits(rank, delay_s, doing, like)
+            if self._stages.are_late_together(rank, found) if waits is None else waits:
+                return None
         return Straggler(rank=rank, share=late.share, cause=cause, text=text)
 
 

@@ -31,6 +31,7 @@ from holdfast.scrape import (
     WrittenLines,
     serve,
 )
+from holdfast.slow_ranks import SlowBy
 from holdfast.spec import Job
 from holdfast.status import JobStatus
 
@@ -155,7 +156,8 @@ def _add_throughput(found: Exposition, rate: float | None, workers: int) -> None
 
 
 def _add_slowest(found: Exposition, state: State) -> None:
-    for one in sorted(state.stragglers, key=lambda one: -one.share)[:SLOWEST]:
+    ranks = [one for one in state.stragglers if one.cause is not SlowBy.STAGE]
+    for one in sorted(ranks, key=lambda one: -one.share)[:SLOWEST]:
         node = node_of(state, one.rank)
         found.add("holdfast_straggler_ratio", one.share, node=node, rank=str(one.rank))
 

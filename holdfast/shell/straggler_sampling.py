@@ -24,6 +24,7 @@ from holdfast.events import HealthChanged, Progress, Severity
 from holdfast.messages import EntryTimes, TakeEntryTimes
 
 if TYPE_CHECKING:
+    from holdfast.detection.stages import Stages
     from holdfast.detection.straggler import StragglerWatch
 
 EVERY_S = 10.0
@@ -172,8 +173,17 @@ class StragglerSampling:
         if self._watch is None:
             from holdfast.detection.straggler import StragglerWatch  # numpy: 0.1 s
 
-            self._watch = StragglerWatch(self._attempt)
+            self._watch = StragglerWatch(self._attempt, self._stages())
         return self._watch
+
+    def _stages(self) -> "Stages":
+        from holdfast.detection.stages import UNDIVIDED, Stages
+
+        try:
+            size = self._state.limits.layout.resolve(self._state.world_size).pp
+        except ValueError:
+            return UNDIVIDED
+        return Stages(size, self._state.world_size // size) if size > 1 else UNDIVIDED
 
     def _doing(self, times: RankTimes) -> Doing:
         page = self._progress.newest().get(times.rank)
@@ -185,6 +195,8 @@ class StragglerSampling:
             garbage_s=page.garbage_s if page is not None else 0.0,
             processor_s=times.processor_s,
             tokens=page.tokens if page is not None else 0,
+            stage_s=page.stage_s if page is not None else 0.0,
+            steps=done.step or 0,
         )
 
 

@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -74,6 +74,9 @@ class ProgressReporter:
         self._data_wait_s = 0.0
         self._snapshot_s = 0.0
         self._pending: deque[_Pending] = deque()
+        self._stage_s = 0.0
+        self.in_stages_s: Callable[[], float] = float
+        """How long it has computed in stages of a pipeline."""
 
     def begin_again(self, redo_until: int) -> None:
         """Another attempt begins in this process, on an empty page."""
@@ -161,6 +164,8 @@ class ProgressReporter:
         self._loss, self._grad_norm, self._metrics = None, None, {}
         if self._page is None:
             return
+        self._stage_s = self.in_stages_s()
+        self._say_stalls()
         self.publish()
         if any(map(_on_gpu, values)):
             self._pending.append(_send(step, tokens, names, values))
@@ -228,7 +233,7 @@ class ProgressReporter:
 
     def _say_stalls(self) -> None:
         if self._page is not None:
-            self._page.stalls(self._data_wait_s, self._snapshot_s)
+            self._page.stalls(self._data_wait_s, self._snapshot_s, self._stage_s)
 
     def _reach_first_steps(self, step: int) -> None:
         self.reach(Milestone.FIRST_STEP)

@@ -74,6 +74,7 @@ class Run:
         asked = asked_layout(placement.world_size)
         alone = placement.world_size == 1 and not (self._survival and self._survival.moves)
         self._layout = RunLayout(asked, placement, device, alone=alone)
+        progress.in_stages_s = self._layout.in_stages_s
         self._tracked: Tracked | None = None
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device

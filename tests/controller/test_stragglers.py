@@ -66,3 +66,26 @@ def test_a_node_that_is_not_to_blame_is_not_replaced(cause: SlowBy) -> None:
 def test_without_a_spare_a_slow_node_is_better_than_none() -> None:
     world = training("replace")
     assert found(world, 1) == [] and world.state.phase is Phase.RUNNING
+
+
+def stage(times: float) -> Straggler:
+    text = f"stage 1 of the pipeline (rank 1) computes {times:.2f} times as long as the others"
+    return Straggler(rank=1, share=0.3, cause=SlowBy.STAGE, text=text)
+
+
+def test_a_slow_stage_is_noted_once_in_a_job_and_nothing_follows_from_it() -> None:
+    world = training("replace", spares=1)
+    for told in ((stage(1.4),), (), (stage(1.5),)):
+        event = StragglersFound(attempt=world.state.attempt, stragglers=told)
+        assert world.tell(event) == []
+    assert len(notes(world)) == 1 and "stage 1 of the pipeline" in notes(world)[0]
+    assert world.state.incidents == [] and world.state.phase is Phase.RUNNING
+
+
+def test_a_rank_of_a_slow_stage_is_judged_by_itself() -> None:
+    world = training("replace", spares=1)
+    slow = Straggler(rank=1, share=0.15, cause=SlowBy.ITSELF, text=TEXT)
+    world.tell(StragglersFound(attempt=1, stragglers=(stage(1.4),)))
+    orders = world.tell(StragglersFound(attempt=1, stragglers=(slow, stage(1.4))))
+    assert orders and world.state.phase is Phase.RECOVERING
+    assert world.state.incidents[-1].cause == "straggler"

@@ -25,6 +25,7 @@ from holdfast.dimensions import ScheduleName
 from holdfast.errors import Error
 from holdfast.train.layouts.asked import called_alone
 from holdfast.train.layouts.blocks import Blocks, has_parameters, require_blocks
+from holdfast.train.layouts.stage_work import StageWork
 
 Loss = Callable[..., torch.Tensor]
 
@@ -252,6 +253,8 @@ class Pipeline:
         self.blocks = [model.get_submodule(name) for name in held if name in chain.blocks]
         self.stages = [stage_of(self.model, chain, n, self.count) for n in self.numbers]
         self.model.forward = _called_alone
+        self.work: StageWork | None = None
+        """How long this rank computes in its stages, since its first step."""
         self._schedule: Any = None
         self._loss: Loss = lambda *_: torch.zeros(())
 
@@ -279,11 +282,15 @@ class Pipeline:
             PipelineStage(stage.module, number, self.count, device, group=group)
             for number, stage in zip(self.numbers, self.stages, strict=True)
         ]
+        self.work = StageWork(device)
+        for stage in stages:
+            self.work.watch(stage)
+        loss_fn = self.work.timed(lambda *given: self._loss(*given))
         several = self._schedule_name in STAGES_EACH
         made = _SCHEDULES[self._schedule_name](
             stages if several else stages[0],
             parts,
-            loss_fn=lambda *given: self._loss(*given),
+            loss_fn=loss_fn,
             scale_grads=False,
         )
         # shapes are found out by a forward pass on top, which must leave no trace

@@ -195,6 +195,10 @@ class RunLayout:
             call.optimizers, call.inputs, call.targets, call.loss, share, call.clip
         )
 
+    def in_stages_s(self) -> float:
+        """How long this rank has computed in its stages of a pipeline."""
+        return self._stepper.in_stages_s() if self._stepper is not None else 0.0
+
     def require_scaled(self) -> None:
         """After a step of the loop. Raises `Error` (layout-invalid) where gradients of fp16 were
         computed without a scaled loss."""

@@ -104,6 +104,11 @@ class Stepper:
             optimizer.zero_grad()
         return StepResult(mean, norm)
 
+    def in_stages_s(self) -> float:
+        """How long this rank has computed in its stages of a pipeline."""
+        work = self._built.pipeline.work if self._built.pipeline is not None else None
+        return work.seconds() if work is not None else 0.0
+
     # ── forward and backward ──
 
     def _gradients(self, batch: GivenBatch) -> torch.Tensor:
