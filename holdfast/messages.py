@@ -39,6 +39,7 @@ from holdfast.events import (
     WorkerExited,
 )
 from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach, Traffic
+from holdfast.links import LinkFigures, LinkReport
 from holdfast.profiles import (
     AskProfile,
     ProfileReply,
@@ -238,6 +239,8 @@ class MachineChecked(Message, frozen=True, kw_only=True):
     number: int
     why: str = ""
     digests: dict[str, str] = {}  # of what it has computed, by check and kind of device
+    address: Annotated[str, Meta(max_length=300)] = ""  # HOST:PORT, for others' `peer`
+    link: LinkFigures | None = None  # with that peer, where it was asked for and nothing trains
 
 
 class GroupOpened(Message, frozen=True, kw_only=True):
@@ -254,9 +257,7 @@ class StepRepeated(Message, frozen=True, kw_only=True):
     number: int
     digests: dict[int, dict[str, str]] = {}
     why: str = ""
-    first: str = (
-        ""  # what rank 0 had logged of the step in the attempt; empty where it is not known
-    )
+    first: str = ""  # what rank 0 had logged of the step in the attempt, where that is known
     again: str = ""  # and now
 
 
@@ -391,8 +392,7 @@ class TakeStacks(Message, frozen=True, kw_only=True):
 
 
 class TakeEntryTimes(Message, frozen=True, kw_only=True):
-    """Tell when the workers entered so many of their newest collectives; answered by `EntryTimes`
-    with the same `number`."""
+    """Tell when workers entered so many of their newest collectives, in `EntryTimes`."""
 
     number: int
     recent: Annotated[int, Meta(ge=1, le=RECENT_MAX)]
@@ -400,12 +400,11 @@ class TakeEntryTimes(Message, frozen=True, kw_only=True):
 
 class TakeEvidence(Message, frozen=True, kw_only=True):
     """Tell how the node is and what its workers of this attempt did last, and whether these other
-    nodes can be reached; answered by `EvidenceReply` with the same `number`. `since_s`: how long
-    ago it began."""
+    nodes can be reached; answered by `EvidenceReply` with the same `number`."""
 
     number: int
     attempt: int
-    since_s: float
+    since_s: float  # how long ago it began
     peers: tuple[PeerAddress, ...] = ()
 
 
@@ -415,6 +414,7 @@ class CheckMachine(Message, frozen=True, kw_only=True):
 
     number: int
     only: str = ""
+    peer: str = ""  # instead, measure the link with the node at that address
 
 
 class RepeatStep(Message, frozen=True, kw_only=True):
@@ -508,11 +508,11 @@ class AskChecks(Message, frozen=True, kw_only=True):
 
 
 class ChecksReply(Message, frozen=True, kw_only=True):
-    """What the spares have found of their machines, by name: why one may not train, empty if it
-    may. `missing` were not connected, or have not answered in time."""
+    """What the spares have found of their machines, by name: why one may not train, or empty."""
 
     found: dict[str, str]
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # that were not connected, or have not answered in time
+    network: LinkReport = LinkReport()
 
 
 class AskReplay(Message, frozen=True, kw_only=True):

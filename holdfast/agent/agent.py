@@ -179,7 +179,7 @@ class Agent:
             copies=job.snapshots.copies,
             compiled=str(compiled or ""),
         )
-        storage = StorageHandle(setup, env, self._on_storage_news)
+        storage = StorageHandle(setup, env, self._on_storage_news, address)
         self._compiled = CompiledHandle(compiled, address, storage, self._controller)
         stores = RendezvousStores(me.address, job.uses_torch, ids.__next__, options.store_ports)
         program, preload = environment.program_of(job), environment.preload_of(job)
@@ -339,6 +339,8 @@ class Agent:
                 self._compiled.seen(news)
             case protocol.CompiledFetched():
                 self._compiled.fetched(news)
+            case protocol.PeerMeasured():
+                self._controller.answer(MachineChecked(number=news.number, link=news.found))
             case protocol.Committed() | protocol.SaveFailed():
                 if (fact := facts.of(news, self._me.node)) is not None:
                     self._controller.fact(fact)
@@ -409,12 +411,22 @@ class Agent:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
 
     async def _check_again(self, order: CheckMachine) -> None:
+        run, storage = self._attempts.newest, self._parts.processes.storage
+        if order.peer and run is not None and run.alive:  # it would be in the way of training
+            self._controller.answer(MachineChecked(number=order.number))
+            return
+        if order.peer:
+            storage.measure(protocol.MeasurePeer(number=order.number, address=order.peer))
+            return
         found = await machine_check.look(
             self._me.node, self._places, self._controller.fact, order.only
         )
         if not found.why and not order.only:
             self._parts.offer.release()  # it may have failed before it was ready
-        self._controller.answer(MachineChecked(number=order.number, **found._asdict()))
+            storage.open_once()  # others may measure their links with this node now
+        address = "" if order.only else storage.address
+        told = MachineChecked(number=order.number, address=address, **found._asdict())
+        self._controller.answer(told)
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run, count = self._attempts.shown, self._parts.processes.workers.count

@@ -229,6 +229,8 @@ def _checks(event: NodesChecked, names: Mapping[str, str]) -> str:
 
 
 def _evidence(event: EvidenceTaken, at: float) -> TimedFact:
+    if not event.found and event.network:  # links were measured
+        return TimedFact(at=at, kind="evidence", text="; ".join(event.network))
     names = [one.node for one in event.found]
     shown = ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
     missing = f"; {len(event.missing)} did not answer" if event.missing else ""

@@ -4,19 +4,25 @@ names.
 What they have computed is compared with what others have, in this round or before: a machine that
 errs in the same way each time passes by itself. A spare may have waited for weeks. One that fails
 is told as unfit, so it is replaced before it is needed; one that has got a rank meanwhile keeps it.
-Pure: sending only queues, and times are the caller's.
+Where somebody asks, or an attempt has ended and nobody knows why, the links between those that have
+passed are measured then: a member whose network is slow has failed as well. Of a spare that is
+shown, and nothing follows: no other machine could tell by itself whether it is right. Pure: sending
+only queues, and times are the caller's.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from holdfast.actions import CheckNodes
 from holdfast.controller import State
 from holdfast.diagnosis.compared_results import outvoted
-from holdfast.events import NodesChecked, NodeUnfit
+from holdfast.diagnosis.slow_links import LinkFinding
+from holdfast.events import EvidenceTaken, NodesChecked, NodeUnfit
+from holdfast.links import Link, LinkReport
 from holdfast.messages import CheckMachine, ChecksReply, MachineChecked, RepeatStep
+from holdfast.shell.link_measurement import LinkMeasurement
 from holdfast.shell.repetitions import Repetitions
 
 EVERYTHING: Mapping[str, str] = {}
@@ -32,6 +38,8 @@ class CheckRound(NamedTuple):
     asked: dict[str, float]  # who has not answered yet, since when
     found: dict[str, str]  # what the others have said
     missing: list[str]
+    addresses: dict[str, str] | None = None  # of those that may measure links; None: nobody does
+    network: LinkReport = LinkReport()
 
 
 class MachineChecks:
@@ -47,6 +55,7 @@ class MachineChecks:
         self._state, self._send, self._put = state, send, put
         self.repetitions = Repetitions(state, send, put, reconnect_s)
         self._numbers = itertools.count(1)
+        self.links = LinkMeasurement(state, send, self._numbers)
         self._rounds: dict[int, CheckRound] = {}
         self._replies: list[Reply] = []
         self._names: dict[str, str] = {}
@@ -58,7 +67,7 @@ class MachineChecks:
         if len(self._replies) == 1:
             nodes = self._state.nodes
             self._names = {node: nodes[node].name for node in self._state.spares}
-            self._begin(self._names, connected, now, self._reply)
+            self._begin(self._names, connected, now, self._reply, links=True)
 
     def obey(self, order: CheckNodes, connected: Collection[str], now: float) -> None:
         """What these are like is a fact for the controller, once all have answered."""
@@ -67,7 +76,8 @@ class MachineChecks:
             return
         train = self._state.ranks.values() if order.beside else ()
         only = dict.fromkeys(train, order.beside)
-        self._begin(order.nodes, connected, now, partial(self._tell, order.attempt), only)
+        tell, links = partial(self._tell, order.attempt), bool(order.attempt)
+        self._begin(order.nodes, connected, now, tell, only, links=links)
 
     def _begin(
         self,
@@ -76,11 +86,13 @@ class MachineChecks:
         now: float,
         done: Callable[[CheckRound], None],
         only: Mapping[str, str] = EVERYTHING,
+        *,
+        links: bool = False,
     ) -> None:
         number = next(self._numbers)
         there = {node: now for node in nodes if node in connected}
         absent = [node for node in nodes if node not in there]
-        self._rounds[number] = CheckRound(done, there, {}, absent)
+        self._rounds[number] = CheckRound(done, there, {}, absent, {} if links else None)
         for node in there:
             self._send(node, CheckMachine(number=number, only=only.get(node, "")))
         self._end(number)
@@ -88,8 +100,12 @@ class MachineChecks:
     def answered(self, node: str, answer: MachineChecked) -> None:
         """What a node says."""
         asked = self._rounds.get(answer.number)
+        if asked is None:
+            self.links.answered(node, answer)
         if asked is None or asked.asked.pop(node, None) is None:
             return
+        if asked.addresses is not None and answer.address:
+            asked.addresses[node] = answer.address
         asked.found[node] = answer.why
         self._computed[node] = {**self._computed.get(node, {}), **answer.digests}
         if answer.why:
@@ -104,6 +120,7 @@ class MachineChecks:
     def gone(self, node: str) -> None:
         """Its connection is gone, and the answers with it."""
         self.repetitions.gone(node)
+        self.links.gone(node)
         self._without(node)
 
     def _without(self, node: str) -> None:
@@ -115,6 +132,7 @@ class MachineChecks:
     def look(self, connected: Collection[str], now: float) -> None:
         """Who has had enough time is not waited for any longer."""
         self.repetitions.look(now, connected)
+        self.links.look(connected, now)
         late = {
             node
             for asked in self._rounds.values()
@@ -133,15 +151,35 @@ class MachineChecks:
         for node, why in outvoted(known).items():
             if not over.found.get(node, "not asked"):
                 self._failed(over, node, why)
-        over.done(over)
+        if over.addresses is None:
+            over.done(over)
+            return
+        ranks = {node: rank for rank, node in self._state.ranks.items()}
+        sound = sorted(
+            (node for node in over.addresses if not over.found[node]),
+            key=lambda node: (ranks.get(node, len(ranks)), node),
+        )
+        addresses = {node: over.addresses[node] for node in sound}
+        self.links.begin(addresses, partial(self._measured, over))
+
+    def _measured(self, over: CheckRound, links: Sequence[Link], found: LinkFinding) -> None:
+        report = LinkReport(links=tuple(links), lines=found.lines, slow=dict(found.blamed))
+        over.done(over._replace(network=report))
 
     def _reply(self, over: CheckRound) -> None:
         replies, self._replies = self._replies, []
         found = {self._names[node]: why for node, why in over.found.items()}
         missing = tuple(sorted(self._names[node] for node in over.missing))
         for reply in replies:
-            reply(ChecksReply(found=found, missing=missing))
+            reply(ChecksReply(found=found, missing=missing, network=over.network))
 
     def _tell(self, attempt: int, over: CheckRound) -> None:
-        missing = tuple(sorted(over.missing))
-        self._put(NodesChecked(found=over.found, missing=missing, attempt=attempt))
+        missing, incident = tuple(sorted(over.missing)), self._state.open_incident
+        nodes, found = self._state.nodes, dict(over.found)
+        for node in [node for node in found if node in nodes and not found[node]]:
+            why = over.network.slow.get(nodes[node].name, "")
+            found[node] = f"network: {why}" if why else ""
+        if over.network.lines and incident is not None:
+            lines = over.network.lines
+            self._put(EvidenceTaken(incident=incident.id, found=(), network=lines))
+        self._put(NodesChecked(found=found, missing=missing, attempt=attempt))

@@ -68,3 +68,28 @@ def test_what_is_wrong_on_every_machine_is_told_and_leaves_the_machine_fit() -> 
     [warning] = told
     assert (warning.condition, warning.severity) == (ENVIRONMENT, Severity.WARN)
     assert (warning.detail, warning.advice) == ("shared memory: 64 MiB", "more")
+
+
+def test_a_node_that_has_passed_measures_links_unless_it_trains(node: Node) -> None:
+    """With itself here: what it says is where other nodes find it."""
+    controller, _ = node("import time; time.sleep(600)", framework="command")
+    controller.ready()
+
+    def told(number: int) -> MachineChecked:
+        answers = controller.answers
+        return until(
+            lambda: [a for a in answers if isinstance(a, MachineChecked) and a.number == number],
+            f"answer {number}",
+        )[0]
+
+    controller.send(CheckMachine(number=1, only="clock"))
+    assert told(1).address == "", "whoever asks for one check says that it trains"
+    controller.send(CheckMachine(number=2))
+    address = told(2).address
+    controller.send(CheckMachine(number=3, peer=address))
+    link = told(3).link
+    assert link is not None and link.same_machine and link.there_bytes_per_s > 1e6
+    controller.start()
+    controller.started()
+    controller.send(CheckMachine(number=4, peer=address))
+    assert told(4).link is None

@@ -10,9 +10,11 @@ from holdfast.checks import plan, runner
 from holdfast.checks.outcome import CheckResult
 from holdfast.cli import main, output
 from holdfast.drivers import machine_book
+from holdfast.links import Link, LinkFigures, LinkReport
 from holdfast.messages import ChecksReply
 from tests.more import long
 
+NOTHING = LinkReport()
 GOOD = CheckResult(name="matmul", state="ok", found="right", seconds=0.5, digest="cpu=aa")
 
 
@@ -97,13 +99,17 @@ def test_a_file_that_no_check_has_written_is_an_error(
 
 
 def asking(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: dict[str, str], missing: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    found: dict[str, str],
+    missing: tuple[str, ...],
+    network: LinkReport = NOTHING,
 ) -> None:
     """A controller that lives and answers this."""
     (tmp_path / "home" / "jobs" / "gpt").mkdir(parents=True)
     monkeypatch.setattr("holdfast.cli.question.job_folder", lambda _: tmp_path / "gpt")
     monkeypatch.setattr("holdfast.drivers.records.controller_alive", lambda _: True)
-    reply = ChecksReply(found=found, missing=missing)
+    reply = ChecksReply(found=found, missing=missing, network=network)
     monkeypatch.setattr("holdfast.drivers.client.checks", lambda _: reply)
 
 
@@ -119,6 +125,62 @@ def test_the_spares_of_a_job_are_shown_and_one_that_fails_is_status_1(
     assert main(["check", "gpt", "--json"]) == 1
     told_json = json.loads(capsys.readouterr().out)
     assert (told_json["ok"], told_json["missing"]) == (False, ["node-4"])
+
+
+def link(node: str, other: str, there: float, back: float, **more: Any) -> Link:
+    found = LinkFigures(there_bytes_per_s=there, back_bytes_per_s=back, **more)
+    return Link(node=node, other=other, found=found)
+
+
+def test_links_between_spares_are_shown_and_fail_where_one_is_slow_or_cut(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = {"node-1": "node-1 sends only 10 MB/s to node-2, 11 MB/s to node-4"}
+    links = (
+        Link(node="node-4", other="node-1"),
+        link("node-3", "node-4", 0.0, 0.0, trouble="timed out"),
+        link("node-1", "node-2", 1e7, 1.25e9),
+        link("node-2", "node-3", 2e9, 3e9, same_machine=True),
+    )
+    report = LinkReport(links=links, lines=tuple(slow.values()), slow=slow)
+    found = dict.fromkeys(("node-1", "node-2", "node-3", "node-4"), "")
+    asking(monkeypatch, tmp_path, found, (), report)
+    assert main(["check", "gpt"]) == 1
+    told = capsys.readouterr()
+    lines = [line.split() for line in told.out.splitlines()]
+    assert lines[6:11] == [
+        ["NODE", "NEXT", "NODE", "THERE", "BACK", "NOTE"],
+        ["node-4", "node-1", "did", "not", "answer"],
+        ["node-3", "node-4", "timed", "out"],
+        ["node-1", "node-2", "10", "MB/s", "1.25", "GB/s"],
+        ["node-2", "node-3", "2.00", "GB/s", "3.00", "GB/s", "same", "machine"],
+    ]
+    assert told.out.splitlines()[-1] == slow["node-1"] and "are replaced" not in told.err
+    assert main(["check", "gpt", "--json"]) == 1
+    told_json = json.loads(capsys.readouterr().out)
+    assert (told_json["ok"], told_json["network"]["slow"]) == (False, slow)
+    assert told_json["network"]["links"][2]["found"]["there_bytes_per_s"] == 1e7
+
+
+@pytest.mark.parametrize(
+    ("report", "status"),
+    [
+        (LinkReport(), 0),
+        (LinkReport(links=(link("a", "b", 1e9, 1e9),)), 0),
+        (LinkReport(links=(Link(node="a", other="b"),)), 0),
+        (LinkReport(links=(link("a", "b", 0.0, 0.0, trouble="timed out"),)), 1),
+    ],
+)
+def test_a_pair_that_cannot_talk_is_status_1(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    report: LinkReport,
+    status: int,
+) -> None:
+    asking(monkeypatch, tmp_path, {"a": "", "b": ""}, (), report)
+    assert main(["check", "gpt"]) == status
+    assert ("not measured" in capsys.readouterr().err) == (not report.links)
 
 
 def test_a_job_without_spares_fails_nothing(

@@ -60,6 +60,7 @@ def test_a_hang_is_suspected_looked_at_judged_stopped_and_over_with_the_first_st
     scene.all_stopped()
     found = (NodeEvidence(node="a"), NodeEvidence(node="b"))
     scene.tell(EvidenceTaken(incident=1, found=found, missing=("c",)))
+    scene.tell(EvidenceTaken(incident=1, found=(), network=("2 links", "b sends only 1 MB/s")))
     scene.train(step=11, restored=9)
     assert scene.told() == [
         "20 suspected: no progress of rank 1 for 2.0 s, 2.0 s are usual at most",
@@ -67,8 +68,9 @@ def test_a_hang_is_suspected_looked_at_judged_stopped_and_over_with_the_first_st
         f"30 judged: a hang (confidence 90 %): {STORY}",
         "31 no process of attempt 1 runs any more",
         "32 evidence taken on a, b; 1 did not answer",
-        "36 attempt 2 goes on after step 9, which was restored; steps up to 10 are done again",
-        "37 attempt 2 has done its first step",
+        "33 2 links; b sends only 1 MB/s",
+        "37 attempt 2 goes on after step 9, which was restored; steps up to 10 are done again",
+        "38 attempt 2 has done its first step",
     ]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from holdfast import stray_signals
 from holdfast.agent import processes
 from holdfast.agent.notes import note
-from holdfast.agent.storage import protocol
+from holdfast.agent.storage import link_probe, protocol
 from holdfast.agent.storage.changes import CellChanges
 from holdfast.agent.storage.compiled_watch import CompiledWatch
 from holdfast.agent.storage.copy_sender import CopySender, pool_for
@@ -65,7 +65,7 @@ class Storage:
         self._setup = setup
         self._storage_pages = [StoragePage(fd) for fd in setup.storage_pages]
         self._arenas = [Arena(fd) for fd in setup.arenas]
-        key = key_of(Path(setup.token_file).read_text().strip())
+        key = _key(setup)
         self._sealing = Sealing([Arena(fd) for fd in setup.arenas])
         self._compiled = CompiledWatch(setup.compiled, key, self._tell)
         copy_server = CopyServer(
@@ -120,7 +120,13 @@ class Storage:
             self._urgent.warn(order)
         if isinstance(order, protocol.FetchCompiled):
             self._compiled.fetch(order)
+        if isinstance(order, protocol.MeasurePeer):
+            threading.Thread(target=self._measure, args=(order,), daemon=True).start()
         return order is not None
+
+    def _measure(self, order: protocol.MeasurePeer) -> None:
+        found = link_probe.measure(order.address, _key(self._setup))
+        self._tell(protocol.PeerMeasured(number=order.number, found=found))
 
     # ── looking ──
 
@@ -170,6 +176,10 @@ class Storage:
         if key != self._settled:
             self._settled = key
             self._tell(protocol.Settled(attempt=key.attempt, step=key.step))
+
+
+def _key(setup: protocol.Setup) -> bytes:
+    return key_of(Path(setup.token_file).read_text().strip())
 
 
 def _step_back() -> None:

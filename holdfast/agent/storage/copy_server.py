@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.agent.notes import note
+from holdfast.agent.storage import link_probe
 from holdfast.agent.storage.peer_connection import (
     BLOCK_BYTES,
     COMPILED,
+    LINKS,
     SILENCE_S,
     PeerConnection,
     StrangerError,
@@ -88,6 +90,9 @@ class CopyServer:
             with contextlib.suppress(OSError):  # it hung up, or must
                 if connection.purpose == COMPILED:
                     self._hand_out(connection)
+                    return
+                if connection.purpose == LINKS:
+                    link_probe.answer(connection)
                     return
                 while True:
                     self._take_one(connection)

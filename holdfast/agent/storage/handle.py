@@ -31,7 +31,9 @@ class StorageHandle:
         setup: protocol.Setup,
         environment: Mapping[str, str],
         on_news: Callable[[protocol.AnyNews], None],
+        address: str = "",
     ) -> None:
+        self.address = address  # HOST:PORT, where other nodes find it
         self._setup = setup
         self._storage_pages = [StoragePage(fd) for fd in setup.storage_pages]
         self._environment = environment
@@ -105,6 +107,11 @@ class StorageHandle:
             self.open()
         else:
             self._tell(order)
+
+    def measure(self, order: protocol.MeasurePeer) -> None:
+        """Have it measure a link; start it if there is none. Should it die, nobody answers."""
+        self.open_once()
+        self._tell(order)
 
     def reaped(self, death: processes.ProcessExit) -> None:
         """It has ended and was waited for: start another, later and later if that goes on."""

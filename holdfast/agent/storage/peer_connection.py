@@ -7,9 +7,11 @@ and raw payloads. It is not encrypted, like the traffic of the training itself o
 payloads carry checksums of their own.
 """
 
+import contextlib
 import hashlib
 import hmac
 import os
+import select
 import socket
 import struct
 import time
@@ -25,6 +27,7 @@ FRAME_BYTES = 64 << 10
 BLOCK_BYTES = 4 << 20
 COPIES = b"holdfast-storage-1\n"  # what a connection is for: copies of snapshots
 COMPILED = b"holdfast-compile-1\n"  # and compiled code
+LINKS = b"holdfast-measure-1\n"  # and how fast bytes pass
 _NONCE_BYTES = 32
 _PROOF_BYTES = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<I")
@@ -83,6 +86,47 @@ class PeerConnection:
                 raise ConnectionError("the connection was closed")
             memory = memory[count:]
 
+    def pour(self, within_s: float, most_bytes: int, *, answered: bool) -> None:
+        """Send zeros for so long, no more than these, and no longer than the other side takes them;
+        with `answered`, until it says something."""
+        zeros, end = memoryview(bytes(BLOCK_BYTES)), time.monotonic() + within_s
+        waiting = select.poll()
+        waiting.register(self._sock, select.POLLOUT | (select.POLLIN if answered else 0))
+        while most_bytes > 0 and (left_s := end - time.monotonic()) > 0:
+            seen = waiting.poll(1e3 * left_s)
+            if not seen or seen[0][1] != select.POLLOUT:
+                return
+            with contextlib.suppress(BlockingIOError):
+                most_bytes -= self._sock.send(zeros[:most_bytes], socket.MSG_DONTWAIT)
+
+    def rate(self, first_s: float, for_s: float, skip_s: float, most_bytes: int) -> float:
+        """Bytes a second that arrive in `for_s` from the first byte on, which has `first_s`; those
+        of `skip_s` do not count, in which a connection gets up to speed."""
+        buffer, total, counted, since = memoryview(bytearray(BLOCK_BYTES)), 0, 0, 0.0
+        began, end = 0.0, time.monotonic() + first_s
+        while total < most_bytes and (left_s := end - time.monotonic()) > 0:
+            self.patience(max(left_s, 1e-3))
+            try:
+                count = self._sock.recv_into(buffer)
+            except BlockingIOError:  # nothing came
+                break
+            if not count:
+                raise ConnectionError("the connection was closed")
+            now, total = time.monotonic(), total + count
+            if not began:
+                began, end = now, now + for_s
+            if not since and now - began >= skip_s:
+                counted, since = total, now
+        over = time.monotonic()
+        if since and over > since and total > counted:
+            return (total - counted) / (over - since)
+        return total / (over - began) if began and over > began else 0.0
+
+    def drop(self) -> None:
+        """Hang up, and send nothing of what waits to be sent."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._sock.close()
+
     def _exactly(self, count: int) -> bytes:
         data = bytearray(count)
         self.receive(memoryview(data))
@@ -126,7 +170,7 @@ def admit(sock: socket.socket, key: bytes) -> PeerConnection:
     end, mine = time.monotonic() + HANDSHAKE_S, os.urandom(_NONCE_BYTES)
     hello = _read(sock, len(COPIES) + _NONCE_BYTES, end)
     purpose, theirs = hello[: len(COPIES)], hello[len(COPIES) :]
-    if purpose not in (COPIES, COMPILED):
+    if purpose not in (COPIES, COMPILED, LINKS):
         raise StrangerError("protocol mismatch")
     sock.sendall(mine + _proof(key, b"server", theirs, mine))
     proof = _read(sock, _PROOF_BYTES, end)

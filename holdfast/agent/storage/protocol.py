@@ -10,6 +10,7 @@ import socket
 import msgspec
 
 from holdfast.checkpoint.tiers import Tier
+from holdfast.links import LinkFigures
 
 PACKET_BYTES = 256 << 10
 
@@ -69,6 +70,13 @@ class FetchCompiled(StorageMessage, frozen=True, kw_only=True):
 
     address: str
     name: str  # of that node
+
+
+class MeasurePeer(StorageMessage, frozen=True, kw_only=True):
+    """Measure the link with the node at HOST:PORT. Answered by `PeerMeasured`, same `number`."""
+
+    number: int
+    address: str
 
 
 # ── storage process → agent ───────────────────────────────────────────────────────────────────
@@ -133,9 +141,23 @@ class CompiledFetched(StorageMessage, frozen=True, kw_only=True):
     why: str = ""
 
 
-AnyOrder = Setup | Warn | FetchCompiled
+class PeerMeasured(StorageMessage, frozen=True, kw_only=True):
+    """What `MeasurePeer` came to."""
+
+    number: int
+    found: LinkFigures
+
+
+AnyOrder = Setup | Warn | FetchCompiled | MeasurePeer
 AnyNews = (
-    NewestAttempt | UrgentSaved | Settled | Committed | SaveFailed | CompiledSeen | CompiledFetched
+    NewestAttempt
+    | UrgentSaved
+    | Settled
+    | Committed
+    | SaveFailed
+    | CompiledSeen
+    | CompiledFetched
+    | PeerMeasured
 )
 
 _orders = msgspec.json.Decoder(AnyOrder)

@@ -4,6 +4,7 @@ import os
 import select
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,21 +34,35 @@ class Site:
         self.storage_page_fds = [StoragePage.create() for _ in range(ranks)]
         self.arenas = [Arena(fd) for fd in self.arena_fds]
         self.storage_pages = [StoragePage(fd) for fd in self.storage_page_fds]
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.listen(socket.create_server(("127.0.0.1", 0)))
+        self._within: tuple[str, ...] = ()
         self._token = folder / "token"
         self._token.write_text(TOKEN)
         self._setup = setup
         self.process: subprocess.Popen[bytes] | None = None
         self.sock: socket.socket | None = None
 
+    def listen(self, listener: socket.socket) -> None:
+        """Here."""
+        self.listener = listener
+        self.address = "{}:{}".format(*listener.getsockname())
+
+    def move(self, pid: int, listener: socket.socket) -> None:
+        """To the network and the mounts of this process."""
+        self.listener.close()
+        self.listen(listener)
+        self._within = ("nsenter", "--net", "--mount", "--target", str(pid))
+
     def start(self) -> None:
         """As the agent does."""
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fds = (theirs.fileno(), self.listener.fileno(), *self.arena_fds, *self.storage_page_fds)
-        self.process = Module(
-            "holdfast.agent.storage", [str(fds[0]), str(os.getpid())], pass_fds=fds
-        )
+        module, words = "holdfast.agent.storage", [str(fds[0]), str(os.getpid())]
+        if self._within:
+            command = [*self._within, sys.executable, "-P", "-m", module, *words]
+            self.process = subprocess.Popen(command, pass_fds=fds)
+        else:
+            self.process = Module(module, words, pass_fds=fds)
         theirs.close()
         setup = protocol.Setup(
             node="n", job="job", token_file=str(self._token), arenas=tuple(self.arena_fds),
