@@ -346,7 +346,11 @@ class LocalDriver:
         """Say so once; the job trains on, but nothing new is decided."""
         if full != self._full:
             self._full = full
-            what = "is full: decisions cannot be written" if full else "has free space again"
+            what = (
+                "is full: nothing is decided, not even a stop, until there is space"
+                if full
+                else "has free space again"
+            )
             say(f"the disk under {self._folder} {what}")
 
     def _start_agents(self, count: int) -> None:

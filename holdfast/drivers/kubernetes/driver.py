@@ -278,7 +278,11 @@ class KubernetesDriver:
 
     def disk_full(self, full: bool) -> None:
         """Say so; the job trains on, but nothing new is decided."""
-        what = "is full: decisions cannot be written" if full else "has free space again"
+        what = (
+            "is full: nothing is decided, not even a stop, until there is space"
+            if full
+            else "has free space again"
+        )
         say(f"the disk {what}")
 
     async def _end(self, outcome: Outcome) -> None:
