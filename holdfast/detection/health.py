@@ -17,6 +17,7 @@ from holdfast.detection import kernel_log, xid
 from holdfast.events import HealthChanged, Severity
 
 CALM_S = 30.0  # that a condition must have been away to be over
+FLICKERS_S = 120.0  # likewise of what comes and goes with the load, and is told soon
 AGAIN_S = 30.0  # between two alerts of one condition: less is the same one
 STANDING_MAX = 64  # conditions of one node; more warnings than that tell nothing new
 HISTORY_MAX = 128
@@ -50,6 +51,7 @@ class HealthRule(NamedTuple):
     severity: Severity
     words: str  # of one sentence, with {text} and {device}
     advice: str
+    quiet_s: float = CALM_S  # without it, and it is over; of what rises at least `for_s`
 
 
 HOLDS, BEGINS, RISES, FILLS = How
@@ -81,10 +83,12 @@ RULES: dict[str, HealthRule] = {
         RISES, 1, 3600, WARN, "{device}: uncorrectable ECC errors ({text})",
         "watch it; reset the GPU when the job is over",
     ),
-    "gpu-hot": HealthRule(HOLDS, 0, 10, WARN, "{device}: {text}", COOL),
-    "gpu-throttled": HealthRule(HOLDS, 1, 30, WARN, "{device}: throttled ({text})", COOL),
+    "gpu-hot": HealthRule(HOLDS, 0, 4, WARN, "{device}: {text}", COOL, FLICKERS_S),
+    "gpu-throttled": HealthRule(
+        HOLDS, 1, 4, WARN, "{device}: throttled ({text})", COOL, FLICKERS_S
+    ),
     "gpu-pcie": HealthRule(
-        HOLDS, 1, 30, WARN, "{device}: PCIe link width is reduced ({text})",
+        HOLDS, 1, 4, WARN, "{device}: PCIe link width is reduced ({text})",
         "reseat the GPU, or have its slot checked",
     ),
     "gpu-nvlink": HealthRule(
@@ -101,23 +105,23 @@ RULES: dict[str, HealthRule] = {
         "reseat the GPU, or have its slot and riser checked",
     ),
     "gpu-silent": HealthRule(
-        HOLDS, 30, 0, WARN, "the GPU driver does not answer ({text})", "nvidia-smi; dmesg"
+        HOLDS, 10, 0, WARN, "the GPU driver does not answer ({text})", "nvidia-smi; dmesg"
     ),
     "memory-pressure": HealthRule(
-        HOLDS, 10, 10, WARN, "memory pressure: {text}",
-        "give the node more memory, or let the job use less",
+        HOLDS, 10, 3.5, WARN, "memory pressure: {text}",
+        "give the node more memory, or let the job use less", FLICKERS_S,
     ),
     "cpu-pressure": HealthRule(
         HOLDS, 80, 60, WARN, "processors are short: {text}",
         "use fewer threads and loader workers than there are cores, or move other work away",
     ),
     "cpu-stolen": HealthRule(
-        HOLDS, 0.1, 30, WARN, "CPU steal by other virtual machines: {text}",
-        "move the machine to a host with free processors",
+        HOLDS, 0.1, 3.5, WARN, "CPU steal by other virtual machines: {text}",
+        "move the machine to a host with free processors", FLICKERS_S,
     ),
     "cpu-throttled": HealthRule(
-        HOLDS, 0.25, 30, WARN, "CPU throttled by the cgroup limit: {text}",
-        "raise the CPU limit of the node",
+        HOLDS, 0.25, 3.5, WARN, "CPU throttled by the cgroup limit: {text}",
+        "raise the CPU limit of the node", FLICKERS_S,
     ),
     "disk-full": HealthRule(HOLDS, 0.98, 0, WARN, "{device} is full: {text}", FREE_SPACE),
     "disk-filling": HealthRule(
@@ -135,18 +139,18 @@ RULES: dict[str, HealthRule] = {
         HOLDS, 1, 0, WARN, "{device} cannot be written to: {text}", RIGHTS
     ),
     "mount-stale": HealthRule(
-        HOLDS, 10, 0, WARN, "{device} does not answer ({text})",
+        HOLDS, 6, 0, WARN, "{device} does not answer ({text})",
         "check the file server and the network path to it",
     ),
     "clock-jump": HealthRule(
         HOLDS, 1, 0, WARN, "the clock was set by {text}", "check the time service: chronyc tracking"
     ),
     "process-stuck": HealthRule(
-        HOLDS, 30, 0, WARN, "{device} is blocked in the kernel (state D): {text}",
+        HOLDS, 5.5, 0, WARN, "{device} is blocked in the kernel (state D): {text}",
         "find what it waits for: storage or a driver that does not answer",
     ),
     "zombies": HealthRule(
-        HOLDS, 20, 60, WARN, "zombie processes: {text}",
+        HOLDS, 20, 5.5, WARN, "zombie processes: {text}",
         "let the script wait for (reap) the processes that it starts",
     ),
     "link-down": HealthRule(RISES, 1, 300, ALERT, "{device} lost its link ({text})", DRAIN_LINK),
@@ -180,7 +184,11 @@ takes for harmless, and any other error of NVLink is worth a word: so DCGM's hea
 (NVIDIA/DCGM, dcgm_gpu_hardware_limits.h). A congested flow sends a notification each 50 us at most
 (DCQCN, SIGCOMM 2015): the limit is that of one which is slowed down half of the time. Some are
 ordinary, as are retries where packets take several ways. Where there are as many threads as
-processors somebody often waits for a moment: told is where that is so four fifths of the time.
+processors somebody often waits for a moment: told is where that is so four fifths of the time, for
+a minute, because as much while a job starts is nothing.
+
+What holds is told with the second, third or fourth look in a row that shows it: times are a little
+less than so many intervals of its provider, for looks are never on the dot.
 """
 
 Key = tuple[str, str]  # condition, device
@@ -275,7 +283,7 @@ class Conditions:
             return
         words = rule.words.format(device=reading.device, text=reading.text or f"{value:g}")
         rises = rule.how is RISES
-        quiet_s = rule.for_s if rises else CALM_S
+        quiet_s = max(rule.for_s, rule.quiet_s) if rises else rule.quiet_s
         yield from self._tell(
             _Finding(key, rule.severity, words, rule.advice, quiet_s, again=rises), now
         )

@@ -187,12 +187,12 @@ def walk(
 
 
 def test_a_value_above_its_limit_is_told_once_it_has_lasted_and_once_it_has_gone() -> None:
-    noisy = [(0, 50), (5, 50), (10, 50), (15, 50), (20, 0), (25, 50), (30, 0), (50, 0), (55, 0)]
-    assert walk(Conditions("n"), "memory-pressure", *noisy) == [(10, WARN), (50, OK)]
+    noisy = [(0, 50), (2, 50), (4, 50), (6, 50), (20, 0), (90, 50), (92, 0), (208, 0), (210, 0)]
+    assert walk(Conditions("n"), "memory-pressure", *noisy) == [(4, WARN), (208, OK)]
 
 
 def test_a_short_peak_is_not_told() -> None:
-    peaks = [(0, 50.0), (5, 0), (10, 50), (15, 0), (20, 50)]
+    peaks = [(0, 50.0), (2, 50), (4, 0), (6, 50), (8, 50), (10, 0), (12, 50)]
     assert walk(Conditions("n"), "memory-pressure", *peaks) == []
 
 

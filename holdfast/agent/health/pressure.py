@@ -7,7 +7,7 @@ own group. Processor time is taken by a hypervisor (`steal`) or by a limit of th
 
 from pathlib import Path
 
-from holdfast.agent.health.provider import EVERY_S, Missing, fields_of, text_of
+from holdfast.agent.health.provider import Missing, fields_of, text_of
 from holdfast.detection.health import Reading
 
 STEAL = 7  # place of that column in the line `cpu` of /proc/stat
@@ -19,7 +19,7 @@ class HostPressure:
 
     name = "memory and processors"
     stalled = None
-    every_s = EVERY_S
+    every_s = 2.0  # three looks in a row have to show it
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,8 +1,9 @@
 """Processes of the job that wait in the kernel without end, or have ended and are not waited for,
 and whether somebody has set the clock.
 
-A process in uninterruptible sleep for half a minute waits for storage or a driver that does not
-answer; no signal reaches it.
+A process that sleeps in the kernel without being woken once in six seconds, uninterruptibly, waits
+for storage or a driver that does not answer; no signal reaches it. One that writes to a slow disk
+is in the same state at each look, and wakes in between: the kernel counts that.
 """
 
 import os
@@ -14,6 +15,7 @@ from holdfast.agent.health.provider import EVERY_S, text_of
 from holdfast.detection.health import Reading
 
 PROCESSES_MAX = 4096
+SWITCHES = "ctxt_switches"  # both kinds, of the main thread
 
 
 class JobProcesses:
@@ -21,7 +23,7 @@ class JobProcesses:
 
     name = "processes of the job"
     stalled = None
-    every_s = EVERY_S
+    every_s = 2.0
 
     def __init__(
         self,
@@ -32,19 +34,24 @@ class JobProcesses:
         self._proc = root / "proc"
         self._pid = os.getpid() if pid is None else pid
         self._clock = clock
-        self._waiting: dict[int, float] = {}  # pid → since when it was seen in the kernel
+        self._waiting: dict[int, tuple[float, str]] = {}
+        """Pid → since when it was seen in the kernel, and how often it had been switched then."""
 
     def read(self) -> list[Reading]:
         """How long any of them has waited in the kernel, at each look, and how many are dead."""
         now, states = self._clock(), {pid: self._state(pid) for pid in self._below()}
-        stuck = {pid for pid, state in states.items() if state == "D"}
-        self._waiting = {pid: self._waiting.get(pid, now) for pid in stuck}
+        stuck = {pid: self._switches(pid) for pid, state in states.items() if state == "D"}
+        known = self._waiting
+        self._waiting = {
+            pid: known[pid] if pid in known and known[pid][1] == often else (now, often)
+            for pid, often in stuck.items()
+        }
         dead = sum(state == "Z" for state in states.values())
         readings = [Reading("zombies", dead, text=f"{dead} of {len(states)} processes")]
         pid = min(self._waiting, key=self._waiting.__getitem__, default=None)
         if pid is None:
             return [*readings, Reading("process-stuck", 0.0)]
-        waited_s = now - self._waiting[pid]
+        waited_s = now - self._waiting[pid][0]
         where = text_of(self._proc / f"{pid}/wchan") or "unknown"
         text = f"pid {pid}, for {waited_s:.0f} s ({where})"
         return [*readings, Reading("process-stuck", waited_s, "a process of the job", text)]
@@ -58,6 +65,11 @@ class JobProcesses:
             new += map(int, children)
             found += map(int, children)
         return found
+
+    def _switches(self, pid: int) -> str:
+        """How often it has let go of its processor; empty where the kernel does not say."""
+        lines = text_of(self._proc / f"{pid}/status").splitlines()
+        return " ".join(line.partition(":")[2].strip() for line in lines if SWITCHES in line)
 
     def _state(self, pid: int) -> str:
         """The letter after the name, which may contain anything."""

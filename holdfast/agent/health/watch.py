@@ -37,8 +37,9 @@ class Probe:
         self._thread: threading.Thread | None = None
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for another look, or for an answer."""
-        return now >= self._due
+        """Whether it is time for another look, or an answer that would tell is overdue."""
+        waits = self._since is not None and self._provider.stalled is not None
+        return waits or now >= self._due
 
     def may_answer(self, now: float) -> bool:
         """Whether it was asked just now, and has not answered."""

@@ -202,6 +202,18 @@ def test_a_process_that_waits_in_the_kernel_is_told_with_how_long_and_where(tmp_
     assert by_kind(provider.read())["process-stuck"] == 0.0, "it had moved in between"
 
 
+def test_a_process_that_wakes_up_between_looks_is_not_stuck(tmp_path: Path) -> None:
+    """As one that writes more than its disk takes."""
+    switched = "Name:\tx\nvoluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t3\n"
+    write(tmp_path, {"proc/1/task/1/children": "4", "proc/4/stat": stat_of("D")})
+    now = [100.0]
+    provider = JobProcesses(tmp_path, pid=1, clock=lambda: now[0])
+    for at, switches, waited_s in ((100, 7, 0), (102, 8, 0), (104, 9, 0), (106, 9, 2), (108, 9, 4)):
+        now[0] = at
+        write(tmp_path, {"proc/4/status": switched.format(switches)})
+        assert by_kind(provider.read())["process-stuck"] == waited_s
+
+
 def test_real_zombies_of_ours_are_counted() -> None:
     child = subprocess.Popen(["true"])
     try:
