@@ -7,8 +7,16 @@ nothing, this referee looks at every rank that is named, and at every node that 
 from collections.abc import Sequence
 
 from holdfast.actions import Entry, Fence, StopAttempt
-from holdfast.events import AttemptStopped, HangJudged, ReplicasDiffer, StragglersFound, each_of
+from holdfast.events import (
+    AttemptStopped,
+    Diagnosed,
+    HangJudged,
+    ReplicasDiffer,
+    StragglersFound,
+    each_of,
+)
 from holdfast.simulation.group_faults import FairGroups
+from holdfast.simulation.repeating_errors import FairErrors
 from holdfast.simulation.slowness import Slow
 
 NAMED = 3  # hangs, before a node is left for them
@@ -23,7 +31,7 @@ class FairBlame:
     """What is true of the attempts, and what was said of them."""
 
     def __init__(self) -> None:
-        self.groups = FairGroups()
+        self.groups, self.errors = FairGroups(), FairErrors()
         self.judged = 0  # ranks whose times were told, once for each time
         self._wrong = 0
         self._slow: dict[int, dict[int, str]] = {}  # attempt → rank → its node
@@ -91,6 +99,8 @@ class FairBlame:
                     choice.step == "isolate" for choice in entry.choices
                 )
                 return self._replaced(event.attempt, entry)
+            case Diagnosed():
+                return self.errors.journaled(entry)
             case _:
                 return self.groups.judged(entry)
 

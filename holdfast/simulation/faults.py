@@ -10,6 +10,7 @@ from holdfast.controller import NodeState
 from holdfast.detection.answers import DARK
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
+from holdfast.simulation.error_faults import OF_ERRORS
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED, Group
 from holdfast.simulation.shared_faults import WRONG
@@ -562,4 +563,5 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "shared_faults": _shared_faults,
     "disk_faults": _disk_faults,
     "refusals": _refusals,
+    **OF_ERRORS,
 }

@@ -10,7 +10,7 @@ import math
 
 from holdfast.checkpoint.choose import copy_distance
 from holdfast.digests import ReplicaDigest
-from holdfast.events import Broken, Milestone, Progress
+from holdfast.events import Broken, Milestone, Progress, WorkerError
 from holdfast.messages import Start, WorkerReport
 from holdfast.simulation import memory
 from holdfast.simulation.accounting import TimeSpent
@@ -20,6 +20,7 @@ from holdfast.simulation.flips import Flips
 from holdfast.simulation.left_copies import NOTHING, LeftCopies
 from holdfast.simulation.numbers import BadNumbers, broken
 from holdfast.simulation.referees import Referees
+from holdfast.simulation.repeating_errors import ILLEGAL, Bug, ScriptErrors
 from holdfast.simulation.runs import (
     BUGGY,
     CRASHED,
@@ -53,6 +54,7 @@ class GroundTruth:
         self.storage_away = False  # nobody can read data
         self.numbers = BadNumbers()
         self.flips = Flips(self._hard.check_every, self._hard.snapshot_every)
+        self.errors = ScriptErrors()
         self._copies = LeftCopies(env, self.numbers, self.flips)
         self.on_change: Happening = lambda _group: None  # of its pace, or what it can be seen by
         self.spent = TimeSpent(self._hard.step_s)
@@ -170,6 +172,7 @@ class GroundTruth:
         self._env.after(step_s, self._first_step, group)
 
     def _first_step(self, group: Group) -> None:
+        self._meet_bug(group)
         if group.broken_at is not None:
             return
         self._sets_out(group)
@@ -186,6 +189,8 @@ class GroundTruth:
         """The step that is the last one, and the one at which the user's code always fails."""
         if self._hard.user_error_step > group.inherited_step:
             self._at_step(group, self._hard.user_error_step, self._bug)
+        for step in self.errors.after(group.order.version, group.inherited_step):
+            self.spoil_batch(group, step)
         for step in self._referees.loaders.bad_steps(group.attempt):
             if self._hard.instrumented:
                 self._at_step(group, step, self._take_bad_batch)
@@ -258,6 +263,27 @@ class GroundTruth:
         if rank in run.alive and not self._over(run.group):
             self.break_up(run.group, f"rank {rank} died")
             self._leave(run, rank, death)
+
+    def fail(self, run: NodeWorkers, rank: int, error: WorkerError, bug: Bug | None) -> None:
+        """A worker raises an error in the step under way: of a bug or, with none, its machine."""
+        group = run.group
+        if rank in run.alive and group.broken_at is None and not self._over(group):
+            step = self.step(group)
+            self._referees.blame.errors.struck(group.attempt, rank, run.host.node, error, bug)
+            self.break_up(group, f"rank {rank} failed")
+            run.last[rank] = step
+            self._leave(run, rank, Death(1, None, error))
+
+    def spoil_batch(self, group: Group, step: int) -> None:
+        """What this attempt does after that step fails."""
+        self._at_step(group, step, self._meet_bug)
+
+    def _meet_bug(self, group: Group) -> None:
+        known = self.errors.after(group.order.version, group.inherited_step)
+        bug = known.get(self.step(group))
+        if bug is not None and group.broken_at is None:
+            rank = self.errors.rank_of(bug, group.world_size, self._env.dice)
+            self.fail(group.runs[rank // group.order.workers_per_node], rank, ILLEGAL, bug)
 
     def hang(self, run: NodeWorkers, rank: int) -> bool:
         """One worker stops moving, and does not die; everybody waits for it. Whether it does."""

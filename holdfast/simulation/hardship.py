@@ -57,6 +57,15 @@ RATES: dict[str, tuple[float, float]] = {
     "refusals": (1, 10),  # for some time the folder that all nodes share takes no files
 }
 """Times a day, lowest and highest, where it is on at all."""
+ERRORS: dict[str, tuple[float, float]] = {
+    "bad_batches": (0.2, 2),  # with one an error of a device comes, on whichever node, or one rank
+    "bad_devices": (1, 12),  # the workers of a node meet errors of their device again and again
+    "bad_hosts": (0.5, 4),  # those of a node raise an error of the script again and again
+    "flaky_scripts": (0.5, 4),  # any worker may raise that error, again and again
+    "crashing_updates": (0.5, 6),  # a version that always fails on the device at one step
+}
+"""The same, in worlds with these seeds; all others stay what they were."""
+ERROR_SEEDS = range(1_000_000, 2_000_000)
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
 """Drawn by dice of their own, so that a world without them is the one it was before they came."""
 LINKS = {
@@ -341,6 +350,7 @@ def _rare(seed: int, rolled: float) -> dict[str, float]:
         | _seldom(Random(f"hardship of images {seed}"), IMAGES, STARTLESS)
         | _both(Random(f"hardship of darkness {seed}"), DARKNESS, DARKENED)
         | _seldom(Random(f"hardship of rollouts {seed}"), ROLLOUTS, rolled)
+        | _some(Random(f"hardship of errors {seed}"), ERRORS if seed in ERROR_SEEDS else {})
     )
 
 

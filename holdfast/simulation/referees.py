@@ -179,6 +179,7 @@ class Efficiency:
                 if slow or suspected or self._is_faulty(action.node):
                     continue
                 faults = self._crashes.get(action.node, set())
+                faults = faults | self.blame.errors.on_device(action.node)
                 crashes = len(faults | self.blame.corruptions(action.node))
                 if crashes < self._replace_after:
                     return f"{action.node} is replaced and its workers crashed {crashes} times"
@@ -517,6 +518,7 @@ class Referees:
         before had, too."""
         self._given_up.forget(shared)
         self._numbers.forget(shared)
+        self.blame.errors.forget()
         self._succession.forget(shared)
         self._decided = self._decided if self._decided <= shared else 0
         self._replay.crashed(State(limits=self._hard.limits), False)
@@ -553,6 +555,7 @@ class Referees:
             Outcome.SUCCEEDED: self.finished,
             Outcome.STOPPED: self.stop_asked,
             Outcome.FAILED: self._persistence.bugs > 0
+            or self.blame.errors.may_end
             or (self._numbers.repeated() and self._skips.exhausted),
             Outcome.GAVE_UP: self._may_give_up(at),
         }

@@ -7,6 +7,7 @@ twice, fails the test: then the mutant has to move with the code.
 from holdfast.simulation.environment import Promise
 from tests.simulation.book_mutants import OF_BOOKS
 from tests.simulation.check_mutants import OF_CHECKS
+from tests.simulation.error_mutants import OF_ERRORS
 from tests.simulation.mutant import Mutant
 from tests.simulation.successor_mutants import OF_SUCCESSORS
 
@@ -559,4 +560,4 @@ MUTANTS: dict[str, Mutant] = {
         first=1016,
     ),
 }
-MUTANTS |= OF_BOOKS | OF_CHECKS | OF_SUCCESSORS
+MUTANTS |= OF_BOOKS | OF_CHECKS | OF_ERRORS | OF_SUCCESSORS
