@@ -35,6 +35,11 @@ OF_NO_WORKER = (
 UPDATED = "updated"
 REPEATED = "repeated"
 GUESS = "worker-failed"  # of an exit, until its verdict comes
+EXPLAINED = (
+    ("nan", "nan"),
+    ("nan", conditions.CAUSE),
+    ("corruption", conditions.CAUSE),
+)  # causes that were seen, and what is found behind them: by groups that repeat a step, a machine
 LOST, LEFT = "node-lost", "node-left"
 CERTAIN = 0.9  # a verdict that no other exit, and no lost connection, can explain
 SEEN, DOUBTED = 0.95, 0.6  # of what was seen itself; where something else came before
@@ -208,11 +213,8 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
         return
     incident.also_failed = verdict.also_failed
     first = _failed_before(state, incident, verdict)
-    if (
-        not first
-        and incident.cause in OF_NO_WORKER
-        and (incident.cause, verdict.cause) != ("nan", "nan")
-    ):
+    explains = (incident.cause, verdict.cause) in EXPLAINED
+    if not first and incident.cause in OF_NO_WORKER and not explains:
         failed = [death for death in state.deaths if death.exited.exit_code != 0]
         incident.also_failed = sum(len(death.ranks) for death in failed)
         incident.confidence = _confidence(state, incident, verdict)

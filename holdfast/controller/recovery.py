@@ -168,6 +168,7 @@ def _seen_before(state: State, verdict: Diagnosed) -> Diagnosed:
     return msgspec.structs.replace(
         verdict,
         cause=incident.cause,
+        summary=incident.summary,
         confidence=incidents.CERTAIN,
         rank=incident.rank,
         user_error=False,

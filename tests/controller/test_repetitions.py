@@ -15,6 +15,7 @@ from holdfast.events import (
     RepetitionRequested,
 )
 from tests.controller.test_controller import World, kinds, only, running
+from tests.controller.test_corruption import differ, restarted
 from tests.controller.test_hangs import judged
 from tests.controller.test_numerics import broke, stopped
 from tests.controller.test_skipping import started
@@ -180,6 +181,23 @@ def test_a_loss_that_is_not_finite_again_ends_the_job_only_if_no_machine_is_bad(
             assert only(actions, Fence).node == "b"
             start = only(actions, StartAttempt)
             assert start.restore_below is not None and start.restore_below <= 12
+            assert TOLD in world.state.incidents[-1].summary
+
+
+def test_the_third_corruption_without_a_majority_does_so_and_the_story_names_who_is_found() -> None:
+    world = ready()
+    actions: list[AnyAction] = []
+    for step in (10, 20, 30):
+        differ(world, step, step - 2, ranks=())
+        actions = restarted(world, step)
+        if kinds(actions) == ["StartAttempt"]:
+            world.train(step=step + 5, restored=step - 2)
+    assert only(actions, CheckNodes).repeat == StepsToRepeat(step=29)
+    fence = only(answer(world, BAD), Fence)
+    assert fence.node == "b" and TOLD in fence.reason
+    incident = world.state.incidents[-1]
+    assert (incident.cause, incident.node) == ("hardware-fault", "b")
+    assert TOLD in incident.summary and "first seen: Parameters of" in incident.summary
 
 
 def asked(step: int = 7) -> RepetitionRequested:
