@@ -85,11 +85,13 @@ def denied(where: str, name: str, why: str) -> Error:
 
 def unreachable(where: str, name: str, why: str) -> Error:
     """It does not answer, or answers with errors."""
+    other = "; `endpoint`, or AWS_ENDPOINT_URL, names a server other than Amazon's"
     return Error(
         "storage-unreachable",
         f"{where}: {name} is unreachable",
         why=why,
-        help="check that the storage is available; saving is retried automatically",
+        help="check that the storage is available; a running job tries again by itself"
+        + (other if where.startswith("s3") else ""),
     )
 
 

@@ -180,7 +180,9 @@ def _file(path: Path) -> Mapping[str, Any]:
         text = reading.file_text(path)
         data = json.loads(text) if path.suffix == ".json" else _yaml(text)
     except (reading.UnreadableError, ValueError, RecursionError) as exc:
-        remedy = "give a config.json, or numbers as in layers=32,hidden=4096"
+        model = "give a config.json, or numbers as in layers=32,hidden=4096"
+        cluster = "docs/concepts/planning.md describes a cluster file"
+        remedy = model if path.suffix == ".json" else cluster
         raise Error("plan-invalid", f"cannot read {path}", why=str(exc), help=remedy) from None
     if not isinstance(data, dict):
         why = "`key: value` is expected at the top"

@@ -106,6 +106,7 @@ def test_a_store_that_is_not_there_is_unreachable(s3_place: str) -> None:
     with pytest.raises(Error) as caught:
         through(s3_place, "http://127.0.0.1:1").list("")
     assert caught.value.slug == "storage-unreachable"
+    assert "AWS_ENDPOINT_URL" in caught.value.help
 
 
 def test_a_bucket_that_does_not_exist_is_told_when_something_is_written(s3_place: str) -> None:

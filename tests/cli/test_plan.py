@@ -78,6 +78,7 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
         (["layers", "--gpus", "8"], "cannot read layers"),
         (["layers=1,layers=2", "--gpus", "8"], "layers is given twice"),
         ([NUMBERS, "--gpus", "8", "--gpu", "h1000"], "GPU 'h1000' is not known"),
+        ([NUMBERS, "--gpus", "8", "--cluster", "no.yaml"], "describes a cluster file"),
         ([NUMBERS, "--gpus", "8", "--tokens", "nan"], "--tokens nan is impossible"),
         ([NUMBERS, "--gpus", "8", "--parallel", "tp=x"], "--parallel: cannot read 'tp=x'"),
         ([NUMBERS, "--gpus", "8", "--parallel", "tp=3"], "heads 32 are not divisible by tp 3"),
