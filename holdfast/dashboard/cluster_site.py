@@ -17,6 +17,7 @@ from holdfast.dashboard.job_record import LOG_LINES, RankOutput
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import NODES, ApiError
 from holdfast.drivers.kubernetes.machines import RACKS, Machine
+from holdfast.drivers.kubernetes.queued import Workloads, quoted, words
 from holdfast.drivers.kubernetes.record_journal import published_journal
 from holdfast.drivers.kubernetes.remote import Look, look, status
 from holdfast.drivers.kubernetes.remote_logs import everything
@@ -54,6 +55,7 @@ class ClusterSite:
         self._cache: Cache = {}
         self.racks: Mapping[str, str] = {}
         self.engine = ""
+        self._workloads = Workloads(line.cluster)
         self._read_at = self._racks_at = float("-inf")
 
     def status(self) -> JobStatus | None:
@@ -78,6 +80,9 @@ class ClusterSite:
         if time.monotonic() - self._racks_at > RACKS_S:
             self.racks, self._racks_at = await _racks(cluster, seen), time.monotonic()
         found = status(seen)
+        if found.waiting_for and _is_queued(seen):
+            told = await self._workloads.of(None)
+            found = quoted(found, words(told, self._name, [pod.uid for pod in seen.nodes]))
         self.alive = found.controller == "alive"
         return found if seen.record is not None else None
 
@@ -108,6 +113,14 @@ class ClusterSite:
             if line.rank == rank:
                 lines.append(line.text)
         return [*troubles, *lines]
+
+
+def _is_queued(seen: Look) -> bool:
+    """Whether Kueue has to admit it; not known of a job that this version cannot read."""
+    try:
+        return bool(seen.queue)
+    except Error:
+        return False
 
 
 async def _racks(cluster: Api, seen: Look) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.queued import QUOTE
 from holdfast.operator.conditions import stamp
 from holdfast.operator.definition import TRAINING_JOBS
 from holdfast.status import waiting
@@ -34,9 +35,15 @@ def said(old: Body, new: Body) -> Iterator[Said]:
     if more > 0:
         what = "restart" if more == 1 else "restarts"
         yield Said(False, "Restarted", f"{more} {what}, {new['restarts']} in all")
-    waits = new.get("waitingFor")
-    if waits and waits != old.get("waitingFor"):
+    waits, before = new.get("waitingFor"), old.get("waitingFor") or ""
+    if waits and _but_numbers(waits) != _but_numbers(before):
         yield Said(False, "Waiting", waiting(waits))
+
+
+def _but_numbers(waits: str) -> tuple[str, bool]:
+    """Kueue counts on in its words while others come and go."""
+    what, quote, _ = waits.partition(QUOTE)
+    return what, bool(quote)
 
 
 def _story(status: Body) -> str:

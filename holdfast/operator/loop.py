@@ -29,6 +29,7 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.manifests.names import BULK, JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.request import NEWEST, OLDEST
+from holdfast.drivers.kubernetes.queued import Workloads
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.operator.decide import WATCH_S
 from holdfast.operator.definition import TRAINING_JOBS
@@ -73,6 +74,7 @@ class Operator:
         self._cluster = cluster
         self._namespace = namespace  # EVERYWHERE or one
         self._machines = MachineCare(cluster, check_image, self._say)
+        self._workloads = Workloads(cluster)
         self._queue: Queue[Key] = Queue()
         self._jobs: set[Key] = set()  # TrainingJobs that there are
         self._listed = asyncio.Event()
@@ -171,7 +173,9 @@ class Operator:
         now = time.monotonic()
         whole = now - self._whole.get(key, -WATCH_S) >= WATCH_S
         figures = now - self._figures.get(key, -FIGURES_S) >= FIGURES_S
-        after_s = await reconcile(self._cluster, key, version, whole=whole, figures=figures)
+        after_s = await reconcile(
+            self._cluster, key, version, self._workloads, whole=whole, figures=figures
+        )
         if key in self._jobs:
             self._whole |= {key: now} if whole else {}
             self._figures |= {key: now} if figures else {}

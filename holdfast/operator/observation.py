@@ -14,9 +14,11 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.ending import main_object
+from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod, waits_for
+from holdfast.drivers.kubernetes.queued import QUOTE, Workloads, quoted, words
 from holdfast.drivers.kubernetes.record import recorded_status
 from holdfast.operator.conditions import ENDED, seconds
 from holdfast.operator.decide import STOP_LIMIT_S, Known
@@ -39,7 +41,9 @@ class Observation:
     missing: tuple[Body, ...]  # of the objects that make pods
 
 
-async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Observation:
+async def look(
+    cluster: Cluster, body: Body, wanted: Wanted, workloads: Workloads, now: float
+) -> Observation:
     """Read what there is. Raises `ApiError`."""
     meta, status = body["metadata"], body.get("status") or {}
     found = [(one, await _existing(cluster, one)) for one in wanted.moving]
@@ -64,7 +68,25 @@ async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Obse
         update=NONE if foreign else _update(found, wanted, meta.get("generation", 1)),
     )
     waits = await _waiting(cluster, wanted) if record is None and there else None
+    if known.outcome is None and there and (queue := queue_of(wanted.request.job)):
+        said = await _held_back(cluster, wanted, record, workloads)
+        record = quoted(record, said) if record is not None else None
+        if record is None and said:
+            waits = f"{waits or f'queue {queue} of Kueue to admit it'}{QUOTE}{said}"
     return Observation(known, record, waits, tuple(one for one, have in found if have is None))
+
+
+async def _held_back(
+    cluster: Cluster, wanted: Wanted, record: JobStatus | None, workloads: Workloads
+) -> str:
+    """What Kueue says of a job that waits."""
+    request = wanted.request
+    if record is not None and record.phase != "waiting":
+        return ""
+    of_namespace = await workloads.of(request.namespace)
+    labels = f"{JOB}={request.name}"
+    pods = (await cluster.listed(PODS, Pod, labels=labels, namespace=request.namespace)).items
+    return words(of_namespace, request.name, [pod.uid for pod in pods])
 
 
 def _update(

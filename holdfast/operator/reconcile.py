@@ -26,6 +26,7 @@ from holdfast.drivers.kubernetes.kept_logs import logs_name
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.queued import Workloads
 from holdfast.drivers.kubernetes.record import record_name
 from holdfast.drivers.kubernetes.record_journal import journal_name
 from holdfast.errors import Error
@@ -53,6 +54,7 @@ async def reconcile(
     cluster: Cluster,
     key: Key,
     version: tuple[int, int],
+    workloads: Workloads,
     *,
     whole: bool = True,
     figures: bool = True,
@@ -78,7 +80,7 @@ async def reconcile(
         decision = Decision(Step.WATCH, "Rejected", "SpecInvalid", told, None)
         await _tell(cluster, body, decision, None, None, clock())
         return None
-    observed = await look(cluster, body, asked, clock())
+    observed = await look(cluster, body, asked, workloads, clock())
     decision = decide(observed.known)
     if decision.step is Step.MAKE:
         unsure = whole or bool(observed.missing) or observed.known.status.get("phase") == "Blocked"

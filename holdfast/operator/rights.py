@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from holdfast.drivers.kubernetes.manifests.kueue import DOMAIN
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.access import (
     OBJECTS,
@@ -65,6 +66,7 @@ def _own() -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
     yield ("", "secrets"), ("get", "patch")  # owner of NAME-token
     yield ("", "pods"), ("patch",)  # owner of pods that a controller has made
     yield ("coordination.k8s.io", "leases"), MAKE
+    yield (DOMAIN, "workloads"), ("list",)  # why Kueue holds a job back
 
 
 def _made() -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:

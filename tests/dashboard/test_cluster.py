@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +22,21 @@ from holdfast.dashboard.cluster_site import POD_LINES, ClusterSite
 from holdfast.dashboard.job_record import LOG_LINES
 from holdfast.dashboard.tokens import Tokens
 from holdfast.drivers import records
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError
-from holdfast.drivers.kubernetes.remote import Look
+from holdfast.drivers.kubernetes.api import Api
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, JOBS, ApiError
+from holdfast.drivers.kubernetes.record import Recorded
+from holdfast.drivers.kubernetes.remote import Look, look
+from holdfast.drivers.kubernetes.submit import submit
 from holdfast.errors import Error
 from holdfast.history.answers import JSON_BYTES, require_answer
+from holdfast.status import Goodput
 from tests.browser.serving import ServedPage
 from tests.dashboard.publishing import published
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.seen import pod
+from tests.drivers.kubernetes.test_queued import NEWEST, NO_QUOTA, QUEUED, workload
+from tests.drivers.kubernetes.test_remote_troubles import a_status
+from tests.drivers.kubernetes.test_submit import asked, play
 from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
 
@@ -106,6 +114,38 @@ def test_a_report_of_a_job_of_a_cluster_is_that_of_its_folder(
     missing = holdfast("report", "other", "--on", "kubernetes", KUBECONFIG=config)
     assert missing.returncode == 4 and missing.stderr.startswith("error[job-not-found]")
     assert not (home / "jobs").exists()
+
+
+def test_a_job_that_kueue_holds_back_quotes_it_on_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = "queue research of Kueue to admit 2 nodes"
+
+    async def seen(cluster: Api, name: str, **_: object) -> Look:
+        nothing = Goodput(job="run", wall_s=0, ettr=0, ettr_1h=0, buckets={}, observed=False)
+        recorded = Recorded(a_status(waits), incidents=(), goodput=nothing)
+        return replace(await look(cluster, name), record=recorded)
+
+    monkeypatch.setattr("holdfast.dashboard.cluster_site.look", seen)
+    mirror = tmp_path / "run"
+    mirror.mkdir()
+    (mirror / records.JOURNAL).touch()
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        await submit(api, asked("job", **QUEUED))
+        it.server.kinds.add(NEWEST)
+        owner = (await api.get(JOBS, "run"))["metadata"]["uid"]
+        held = workload(("QuotaReserved", "False", NO_QUOTA), uid=owner)
+        it.store.create(NEWEST, "default", held)
+        line, told = Inquiry(api, asyncio.get_running_loop()), list[str | None]()
+        for denied in (set[tuple[str, str]](), {("list", "workloads")}):
+            it.server.access.denied.update(denied)
+            found = await asyncio.to_thread(ClusterSite(line, mirror).status)
+            assert found is not None
+            told.append(found.waiting_for)
+        assert told == [f"{waits}; Kueue: {NO_QUOTA}", waits]
+
+    play(story, machines=0)
 
 
 def test_output_of_a_rank_is_read_from_its_pod_alone(

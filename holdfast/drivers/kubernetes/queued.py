@@ -5,10 +5,12 @@ Kueue says it in a condition of the Workload that it makes for an object, or for
 Workload is the job's if its owner is: an object of the job's name, or one of its pods.
 
 Whoever looks reads it, with rights of their own: a controller would need them in every namespace,
-and so would all who submit, because nobody may hand on a right without having it.
+and so would all who submit, because nobody may hand on a right without having it. Who looks again
+and again, at many jobs, reads the Workloads of a namespace once in a while for all of them.
 """
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -19,6 +21,8 @@ from holdfast.status import JobStatus
 
 VERSIONS = ("v1beta2", "v1beta1")  # of Kueue, the newest first
 WORKLOADS = tuple(Kind(f"{DOMAIN}/{version}", "Workload", "workloads") for version in VERSIONS)
+SAME_S = 30.0
+QUOTE = "; Kueue: "  # between what is waited for and its words
 HELD = ("QuotaReserved", "Admitted")  # what is false while it waits, in this order
 
 
@@ -43,17 +47,37 @@ class Workload(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
+class Workloads:
+    """Those of each namespace, as they were at most `SAME_S` ago."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._clock = cluster, clock
+        self._known: dict[str | None, tuple[float, list[Workload]]] = {}
+
+    async def of(self, namespace: str | None) -> list[Workload]:
+        """None of a cluster that has none, or may not be asked. None: the cluster's own."""
+        at, found = self._known.get(namespace, (float("-inf"), []))
+        if self._clock() - at > SAME_S:
+            found = await _listed(self._cluster, namespace)
+            self._known[namespace] = self._clock(), found
+        return found
+
+
 async def held_back(cluster: Cluster, job: str, pods: Collection[str]) -> str:
     """What Kueue says of this job, of which there are pods with these UIDs; "" if it says nothing,
     or may not be asked."""
+    return words(await _listed(cluster, None), job, pods)
+
+
+async def _listed(cluster: Cluster, namespace: str | None) -> list[Workload]:
     for kind in WORKLOADS:
         try:
-            return words((await cluster.listed(kind, Workload)).items, job, pods)
+            return list((await cluster.listed(kind, Workload, namespace=namespace)).items)
         except NotFoundError:
             continue
         except ApiError:
             break
-    return ""
+    return []
 
 
 def words(workloads: Iterable[Workload], job: str, pods: Collection[str]) -> str:
@@ -79,4 +103,4 @@ def quoted(told: JobStatus, said: str) -> JobStatus:
     """A status that says why Kueue holds the job back, if it does."""
     if not (said and told.waiting_for and told.phase == "waiting"):
         return told
-    return msgspec.structs.replace(told, waiting_for=f"{told.waiting_for}; Kueue: {said}")
+    return msgspec.structs.replace(told, waiting_for=f"{told.waiting_for}{QUOTE}{said}")

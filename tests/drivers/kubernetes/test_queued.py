@@ -8,7 +8,14 @@ import pytest
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import JOBS
 from holdfast.drivers.kubernetes.doctor import needed
-from holdfast.drivers.kubernetes.queued import WORKLOADS, Workload, quoted, words
+from holdfast.drivers.kubernetes.queued import (
+    SAME_S,
+    WORKLOADS,
+    Workload,
+    Workloads,
+    quoted,
+    words,
+)
 from holdfast.drivers.kubernetes.remote import look, status
 from holdfast.drivers.kubernetes.remote_troubles import evidence
 from holdfast.drivers.kubernetes.submit import submit
@@ -84,6 +91,25 @@ def test_a_job_in_a_queue_says_in_its_status_why_it_is_not_admitted(kind: Any) -
         assert (await _seen(api) or "").endswith(f"; Kueue: {NO_QUOTA}")
         it.server.access.denied.add(("list", "workloads"))
         assert "; Kueue: " not in (await _seen(api) or ""), "who may not look is told the rest"
+
+    play(story, machines=0)
+
+
+def test_who_looks_at_many_jobs_reads_the_workloads_of_a_namespace_once_in_a_while() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        await submit(api, asked("job", **QUEUED))
+        it.server.kinds.add(NEWEST)
+        owner = (await api.get(JOBS, "run"))["metadata"]["uid"]
+        it.store.create(NEWEST, "default", workload(uid=owner))
+        now = [0.0]
+        known = Workloads(api, lambda: now[0])
+        before = it.server.calls.count(("list", "workloads"))
+        for namespace in (None, None, "default", "default"):
+            assert len(await known.of(namespace)) == 1
+        assert it.server.calls.count(("list", "workloads")) == before + 2
+        it.store.delete(NEWEST, "default", "job-run-1a2b3")
+        now[0] = SAME_S + 1.0
+        assert await known.of(None) == []
 
     play(story, machines=0)
 
