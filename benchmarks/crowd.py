@@ -39,6 +39,7 @@ from holdfast.messages import (
     WorkersStarted,
     WorkersStopped,
 )
+from holdfast.rank_runs import in_runs
 from holdfast.shell.server import allow_connections
 from holdfast.stacks import Activity, StackGroup, ThreadStack
 
@@ -293,13 +294,16 @@ def stacks(number: int, order: Start) -> Stacks:
         ranks=own, threads=tuple(threads), state="sleeping", sleeps_in="futex_do_wait",
         activity=Activity.STILL,
     )  # fmt: skip
-    logs = [GroupLog(name="tp", members=own, ranks=own, recent=RECENT)]
+    logs = [
+        GroupLog(
+            name="tp", members=in_runs(range(first, first + WORKERS)), ranks=own, recent=RECENT
+        )
+    ]
     for rank in range(first, first + WORKERS):
         local, row = rank - first, rank - stage * nodes * WORKERS
         beside = range(stage * nodes * WORKERS + local, (stage + 1) * nodes * WORKERS, WORKERS)
         along = range(row, order.node_count * WORKERS, nodes * WORKERS)
         for name, members in (("dp", beside), ("pp", along)):
-            rows = tuple((one, one) for one in members)
             me = ((rank, rank),)
-            logs.append(GroupLog(name=name, members=rows, ranks=me, recent=RECENT))
+            logs.append(GroupLog(name=name, members=in_runs(members), ranks=me, recent=RECENT))
     return Stacks(number=number, groups=(group,), collectives=tuple(map(unread, logs)))

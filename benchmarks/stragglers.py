@@ -95,7 +95,7 @@ class Training:
         recent = tuple(
             Collective(first + n + 1, int(us)) for n, us in zip(steps, at_us, strict=True)
         )
-        log = GroupLog(name="0", members=((0, self.ranks - 1),), recent=recent)
+        log = GroupLog(name="0", members=((0, self.ranks, 1),), recent=recent)
         return RankTimes(rank=rank, groups=(log,))
 
     def _train(self, seconds: float) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.events import Ranks
 from holdfast.rank_rows import JoinedRows
+from holdfast.rank_runs import RankRuns
 
 RECENT_MAX = 256  # collectives of a group that are reported at once
 GROUPS_MAX = 32  # of one worker
@@ -33,7 +34,7 @@ class GroupLog(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str = ""
-    members: Ranks = ()  # ranks of the attempt; empty if unknown
+    members: RankRuns = ()  # ranks of the attempt; empty if unknown
     ranks: Ranks = ()
     recent: tuple[Collective, ...] = ()
 
@@ -48,7 +49,7 @@ class CollectivePace(msgspec.Struct, frozen=True, array_like=True):
     and evenly between two of them."""
 
     name: str
-    members: Ranks
+    members: RankRuns
     points: tuple[tuple[int, int], ...]  # steps, which count from 1 in an attempt, and collectives
 
 
@@ -88,7 +89,7 @@ class _Said(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     description: str
-    members: Ranks
+    members: RankRuns
     recent: tuple[Collective, ...]
 
     def by(self, ranks: Ranks) -> GroupLog:

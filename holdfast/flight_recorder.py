@@ -35,8 +35,8 @@ from holdfast.collectives import (
     CollectivePace,
     GroupLog,
 )
-from holdfast.events import Ranks, in_rows
 from holdfast.own_stacks import own_stacks
+from holdfast.rank_runs import RankRuns, in_runs
 from holdfast.stacks import ThreadStack
 
 VARIABLE = "HOLDFAST_RECORDER_FD"
@@ -232,10 +232,10 @@ def _kind(entry: _Entry) -> str:
     return f"{name} {dtype}{entry.input_sizes[0]}{more}"
 
 
-def _members() -> dict[str, Ranks]:
+def _members() -> dict[str, RankRuns]:
     """The ranks of each group, by its name. The recorder itself only knows those of one."""
     world: Any = getattr(sys.modules.get(GROUPS), "_world", None)
     if world is None:
         return {}
     names, ranks = dict(world.pg_names), dict(world.pg_group_ranks)
-    return {names[group]: in_rows(known) for group, known in ranks.items() if group in names}
+    return {names[group]: in_runs(known) for group, known in ranks.items() if group in names}

@@ -51,7 +51,7 @@ from holdfast.profiles import (
 from holdfast.stacks import StackGroup
 from holdfast.versions import FIRST, Version, When
 
-PROTOCOL = 11
+PROTOCOL = 12
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from holdfast.collectives import GroupLog, RankTimes
 from holdfast.detection.samples import MICROSECOND, Sample
-from holdfast.events import each_of
+from holdfast.rank_runs import count_in, each_in
 
 SECOND_S = 1.0
 
@@ -123,15 +123,11 @@ def delays(sample: Sample, since: Iterable[RankTimes]) -> dict[Members, Lateness
     found: dict[Members, Lateness] = {}
     seen_until = _seen_until(since)
     for (name, members), logs in groups.items():
-        if len(logs) > 1 and len(logs) * 2 > _size(logs[0][1]):
+        if len(logs) > 1 and len(logs) * 2 > count_in(logs[0][1].members):
             course = _of_group(logs, sample, seen_until.get((name, members), 0))
             alike = members or name
             found[alike] = found[alike].beside(course) if alike in found else course
     return found
-
-
-def _size(log: GroupLog) -> int:
-    return sum(last - first + 1 for first, last in log.members)
 
 
 def _seen_until(since: Iterable[RankTimes]) -> dict[tuple[str, Members], int]:
@@ -146,7 +142,7 @@ def _seen_until(since: Iterable[RankTimes]) -> dict[tuple[str, Members], int]:
 def _of_group(logs: Sequence[tuple[int, GroupLog]], sample: Sample, seen_until: int) -> Lateness:
     """Only collectives count that all have entered, and the one after them, too."""
     here = [rank for rank, _ in logs]
-    ranks = tuple(each_of(logs[0][1].members)) or tuple(here)
+    ranks = tuple(each_in(logs[0][1].members)) or tuple(here)
     clocks = [sample.clocks.get(rank, (0.0, math.inf)) for rank in here]
     first = max(max(log.recent[0].sequence for _, log in logs), seen_until)
     entered = [

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from holdfast.collectives import Collective, GroupLog
 from holdfast.events import each_of, in_rows
+from holdfast.rank_runs import each_in
 from holdfast.stacks import in_words
 
 PERIOD_MAX = 16  # collectives of a step, where a period is looked for
@@ -113,7 +114,7 @@ def _crossed(group: Group, ranks: Sequence[int]) -> CollectiveFinding:
 
 def _together(group: Group) -> CollectiveFinding | None:
     """Everybody who could be asked waits in the same one."""
-    members = set(each_of(group[0].members))
+    members = set(each_in(group[0].members))
     if not members or len(_pending(group)) < len(group):
         return None
     what, seen = _what(group[0].last, group), _ranks(group)

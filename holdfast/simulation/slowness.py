@@ -89,5 +89,5 @@ def told_of(
             evenly = ((rank * 0x9E3779B1 + sequence * 0x85EBCA6B) >> 8 & 0xFFFF) / 0x10000
             at = since + (1 - VARIES * evenly) * compute_s
         recent.append(Collective(sequence, int((at + ahead_s) * MICROSECONDS)))
-    members, ranks = ((0, world_size - 1),), ((rank, rank),)
+    members, ranks = ((0, world_size, 1),), ((rank, rank),)
     return GroupLog(name=GROUP, members=members, ranks=ranks, recent=tuple(recent))

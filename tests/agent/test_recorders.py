@@ -107,13 +107,13 @@ def test_a_worker_tells_the_newest_collectives_of_its_groups() -> None:
             "barrier",
         ]
         assert [c.sequence for c in group.recent] == [2, 3, 4]
-        assert group.members == ((0, 0),) and group.description == "default_pg"
+        assert group.members == ((0, 1, 1),) and group.description == "default_pg"
         assert not group.last.pending
         times = [c.entered_us for c in group.recent]
         assert times == sorted(times) and times[0] > 1_000_000_000_000_000
         log = ask(recorder, 1, kinds=False)
         assert [(c.sequence, c.kind) for c in log.groups[0].recent] == [(4, "")]
-        assert log.paces == (CollectivePace("0", ((0, 0),), ((3, 1), (5, 3))),)
+        assert log.paces == (CollectivePace("0", ((0, 1, 1),), ((3, 1), (5, 3))),)
         assert [step for step, _ in log.steps] == [3, 4, 5]
         assert times[0] < log.steps[1][1] <= times[1], "of the same clock"
 

@@ -13,6 +13,7 @@ from holdfast.detection.samples import Sample
 from holdfast.detection.shift import ShiftWatch
 from holdfast.events import CollectivesShifted, in_rows
 from holdfast.flight_recorder import bends
+from holdfast.rank_runs import in_runs
 from tests.more import MORE
 
 STEP_S = 0.05
@@ -74,7 +75,7 @@ class Training:
     def _times(self, rank: int) -> RankTimes:
         ends = self.ends[rank][-self.kept :]
         course = [(end.step, end.entered) for end in ends]
-        pace = CollectivePace("0", in_rows(range(len(self.at))), bends(course))
+        pace = CollectivePace("0", in_runs(range(len(self.at))), bends(course))
         steps = tuple((end.step, end.at_us) for end in ends[-8:])
         return RankTimes(rank=rank, groups=(), paces=(pace,) if course else (), steps=steps)
 
@@ -172,7 +173,7 @@ def filled(ranks: Sequence[RankTimes]) -> list[RankTimes]:
     for times in ranks:
         last = times.paces[0].points[-1][0]
         course = [(n, n + (times.rank if n > 300 else 0)) for n in range(1, last + 1)]
-        paces[times.rank] = CollectivePace("9", ((0, 1),), bends(course))
+        paces[times.rank] = CollectivePace("9", ((0, 2, 1),), bends(course))
     return [RankTimes(rank=t.rank, groups=(), paces=(paces[t.rank],), steps=t.steps) for t in ranks]
 
 

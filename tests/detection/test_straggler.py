@@ -10,7 +10,8 @@ import pytest
 from holdfast.collectives import Collective, GroupLog, RankTimes
 from holdfast.detection.samples import Doing, Sample
 from holdfast.detection.straggler import StragglerWatch, seen_within_s
-from holdfast.events import StragglersFound, in_rows
+from holdfast.events import StragglersFound
+from holdfast.rank_runs import in_runs
 from holdfast.shell.straggler_sampling import EVERY_S, SOON
 from holdfast.slow_ranks import SlowBy
 from tests.more import MORE
@@ -78,7 +79,7 @@ class Training:
         ranks = []
         for rank in self.slow:
             groups = tuple(
-                GroupLog(name=f"{group} {name}", members=in_rows(group), recent=tuple(log))
+                GroupLog(name=f"{group} {name}", members=in_runs(group), recent=tuple(log))
                 for (r, group, name), log in self.logs.items()
                 if r == rank
             )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from holdfast.collectives import Collective, GroupLog, joined_logs
 from holdfast.diagnosis.collectives import CollectiveFinding, Story, find
 from holdfast.events import in_rows
+from holdfast.rank_runs import in_runs
 
 STEP = ["all_reduce float[100]", "all_reduce float[7]"]
 
@@ -19,7 +20,7 @@ def log(
     last = len(kinds)
     recent = (Collective(n, 0, waits and n == last, kind) for n, kind in enumerate(kinds, start=1))
     return GroupLog(
-        name=group, ranks=in_rows([rank]), members=in_rows(members), recent=tuple(recent)
+        name=group, ranks=in_rows([rank]), members=in_runs(members), recent=tuple(recent)
     )
 
 

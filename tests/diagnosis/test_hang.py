@@ -421,12 +421,14 @@ def log(*entered: int, last: int, kind: str = "all_reduce", members: int = 4) ->
     recent = tuple(
         Collective(n, 0, n == last, kind if n == last else "x") for n in (last - 1, last)
     )
-    return GroupLog(name="0", members=((0, members - 1),), ranks=in_rows(entered), recent=recent)
+    return GroupLog(name="0", members=((0, members, 1),), ranks=in_rows(entered), recent=recent)
 
 
 def test_nor_do_they_where_it_is_known_who_has_entered_what() -> None:
     groups = stands(2, at=ITEM, gpu_busy=True), stands(0, 1, 3, gpu_busy=True)
-    done = GroupLog(name="0", members=((0, 3),), ranks=((2, 2),), recent=(Collective(8, 0, False),))
+    done = GroupLog(
+        name="0", members=((0, 4, 1),), ranks=((2, 2),), recent=(Collective(8, 0, False),)
+    )
     late = judged(*groups, collectives=[done, log(0, 1, 3, last=9)])
     assert late.judgement is Judgement.SLOW, "it has not entered it: its kernels are its own"
     other = [log(2, last=9, kind="barrier"), log(0, 1, 3, last=9)]

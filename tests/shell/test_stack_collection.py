@@ -102,7 +102,7 @@ def test_of_many_nodes_only_some_are_asked_at_a_time_and_all_in_the_end() -> Non
 def entered(rank: int, last: int = 32, members: int = 1_000) -> GroupLog:
     """By one rank, in a group of all."""
     recent = tuple(Collective(n, 0, n == last, f"all_reduce float[{n}]") for n in range(last))
-    return GroupLog(name="dp", members=((0, members - 1),), ranks=((rank, rank),), recent=recent)
+    return GroupLog(name="dp", members=((0, members, 1),), ranks=((rank, rank),), recent=recent)
 
 
 def test_what_thousands_of_nodes_have_entered_alike_is_held_once() -> None:

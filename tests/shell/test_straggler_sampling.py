@@ -63,11 +63,11 @@ class Watched(Scene):
             Collective(n, int((self.begun + n * STEP_S + self.late_s * rank) * 1e6) + ahead_us)
             for n in range(max(1, self.done - 119), self.done + 1)
         )
-        log = GroupLog(name="0", members=((0, 1),), ranks=in_rows([rank]), recent=tuple(entered))
+        log = GroupLog(name="0", members=((0, 2, 1),), ranks=in_rows([rank]), recent=tuple(entered))
         ends = tuple(
             (n, self._ended_us(n, rank) + ahead_us) for n in range(self.done - 7, self.done)
         )
-        paces = (CollectivePace("0", ((0, 1),), self._course(rank)),) if self.skips_after else ()
+        paces = (CollectivePace("0", ((0, 2, 1),), self._course(rank)),) if self.skips_after else ()
         times = RankTimes(
             rank=rank, groups=(log,), processor_s=self.done * 0.1, paces=paces, steps=ends
         )
