@@ -33,6 +33,7 @@ _libc = ctypes.CDLL(None)
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[.*\])? \(most recent call")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _MORE_FRAMES, _MORE_THREADS = "  ...", "..."
+_FRAMES_MOST = 100  # of a thread: Python 3.13 leaves out the others and does not say so
 
 
 class DumpOffer(msgspec.Struct, frozen=True):
@@ -98,6 +99,9 @@ def read(dump: str, offered: DumpOffer, pid: int) -> tuple[ThreadStack, ...]:
             stacks[next(reversed(stacks))].append(place)
         elif stacks and line == _MORE_FRAMES:
             stacks[next(reversed(stacks))].append(LEFT_OUT)
+    for frames in stacks.values():
+        if len(frames) == _FRAMES_MOST:
+            frames.append(LEFT_OUT)
     known = [offered.main] if offered.main in stacks else [*stacks][-1:]
     cut = offered.main not in stacks and dump.rstrip("\n").endswith(f"\n{_MORE_THREADS}")
     if cut or not any(stacks.values()):

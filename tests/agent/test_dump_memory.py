@@ -281,6 +281,15 @@ def test_a_dump_reads_as_other_stacks_do() -> None:
     assert feeder.frames == ("feed (data.py:7)", "wait (threading.py:320)")
 
 
+def test_a_stack_that_was_cut_without_a_word_was_cut() -> None:
+    head, frame = DUMP.splitlines()[-4], '  File "/code/a.py", line 3 in down'
+    for more in ([], ["  ..."]):
+        (main,) = dumped_stacks.read("\n".join([head, *[frame] * 100, *more]), OFFERED, 5)
+        assert main.frames[0] == LEFT_OUT
+    (main,) = dumped_stacks.read("\n".join([head, *[frame] * 5]), OFFERED, 5)
+    assert main.frames == ("down (a.py:3)",) * 5
+
+
 def test_a_dump_without_its_main_thread_tells_nothing_unless_another_one_has_forked() -> None:
     forked = msgspec.structs.replace(OFFERED, main=0x1)
     assert dumped_stacks.read(DUMP, forked, 5)[0].frames[-1] == "step (my model.py:???)"
