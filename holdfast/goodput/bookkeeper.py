@@ -4,8 +4,8 @@ Facts sharpen the moments of the attempt that is open (`attempt.py`); once the a
 stretches are posted (`books.py`). What is productive is posted as it is reported, so that the last
 hour is known in detail. One pass, because a journal may be months long.
 
-Incidents are numbered by the first order to stop each attempt, unless somebody asked for it: that
-is how the controller numbers them.
+Incidents are numbered by the first order to stop each attempt, also where the order to start it was
+lost with a controller, until somebody asks the job to stop: so the controller numbers them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -108,6 +108,7 @@ class Bookkeeper:
         self._members: set[str] = set()  # the nodes with a rank
         self._steps = Visibility.UNKNOWN
         self._launched = False  # workers have run
+        self._asked = False  # somebody wants the job to stop
         self._incidents = 0
         self._last = start
         self._ended = False
@@ -160,6 +161,7 @@ class Bookkeeper:
             case NodeLeft():
                 self._suspect(event.node, at)
             case StopRequested():
+                self._asked = True
                 idle = self._attempt.number == 0 or self._attempt.ordered is not None
                 if idle and self._attempt.closing is None:
                     self._attempt.closing = at
@@ -172,7 +174,7 @@ class Bookkeeper:
             case CollectivesShifted():
                 pass
             case OrdersLost():
-                self._attempt.number = max(self._attempt.number, event.attempt)
+                pass
             case ControllerResumed():
                 self._miss(event.existing)
             case (
@@ -295,11 +297,13 @@ class Bookkeeper:
         self._attempt = Attempt(order.attempt, at, Bucket.START, carried)
 
     def _stop(self, order: StopAttempt, at: int, event: AnyEvent) -> None:
+        if order.attempt > self._attempt.number:
+            self._overtake(order.attempt, at)
         attempt = self._attempt
         if order.attempt != attempt.number or attempt.ordered is not None:
             return
         attempt.ordered = at
-        if not isinstance(event, StopRequested):
+        if not self._asked:
             self._incidents += 1
             attempt.incident = self._incidents
         if isinstance(event, NumbersBroke | ReplicasDiffer):
@@ -307,6 +311,15 @@ class Bookkeeper:
             bad = max(attempt.began, at - milliseconds(ago_s))
             attempt.faults.struck(bad)
             self._books.take_back(bad, attempt.number)
+
+    def _overtake(self, number: int, at: int) -> None:
+        """The lines that ordered the attempts up to this one are lost, and with them when the one
+        before has ended, unless it was stopped by then: of that only its last step is certain."""
+        known = self._attempt
+        if known.number and known.ordered is None:
+            known.ordered, known.incident = at, self._incidents + 1
+            known.faults.node = LostMember(known.step_end or known.began, found=True)
+        self._attempt = Attempt(number, at, Bucket.TEARDOWN, self._close(at))
 
     # ── posting ──
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from holdfast.controller.state import IncidentRecord
 from holdfast.goodput import Bucket, Ledger
+from holdfast.goodput.books import milliseconds
 from holdfast.simulation.tempo import Tempo
 
 SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
@@ -122,8 +123,9 @@ class Accounting:
         edges = [i.start_ms for i in ledger.intervals[1:]]
         if edges != [i.end_ms for i in ledger.intervals[:-1]]:
             return "intervals do not touch"
-        if told := next(_steps_lost(incidents, spent), ""):
-            return told
+        wrong = [*_bills(ledger, incidents, one_clock=one_clock), *_steps_lost(incidents, spent)]
+        if wrong:
+            return wrong[0]
         if not one_clock:
             return ""
         found = self._steps if ledger.observed else self._runs
@@ -159,6 +161,18 @@ class Accounting:
         first = bisect_left(self._late, (booked.start, 0.0))
         last = bisect_right(self._late, (booked.end + SLACK_S, math.inf))
         return SLACK_S + max((late_s for _, late_s in self._late[first:last]), default=0.0)
+
+
+def _bills(
+    ledger: Ledger, incidents: Sequence[IncidentRecord], *, one_clock: bool
+) -> Iterator[str]:
+    """Each incident of the controller has the bill of its number, which runs when it is noticed."""
+    if ledger.bills.keys() != {one.id for one in incidents}:
+        yield f"the ledger counts {len(ledger.bills)} incidents, the controller {len(incidents)}"
+    for one in incidents if one_clock else ():
+        bill, at = ledger.bills.get(one.id), milliseconds(one.detected_at)
+        if bill is not None and not bill.fault_ms <= at <= bill.until_ms:
+            yield f"bill {one.id} is not that of incident {one.id}"
 
 
 def _steps_lost(incidents: Sequence[IncidentRecord], spent: TimeSpent) -> Iterator[str]:

@@ -20,6 +20,16 @@ def ledger(productive_ms: int = 60_000, again_ms: int = 0, *, observed: bool = T
     return close_books(books, observed=observed, ended=True)
 
 
+def billed(fault_ms: int) -> Ledger:
+    """The same, and an incident after it."""
+    books = Books(0, 0)
+    books.post(10_000, Bucket.START, 1, None, NO_STALLS)
+    books.post(70_000, Bucket.PRODUCTIVE, 1, None, NO_STALLS)
+    books.post(fault_ms, Bucket.OTHER, 1, None, NO_STALLS)
+    books.post(fault_ms + 9, Bucket.DETECT, 1, 1, NO_STALLS)
+    return close_books(books, observed=True, ended=True)
+
+
 def judged(
     of: Ledger,
     steps: int = 60,
@@ -61,8 +71,8 @@ def test_steps_that_are_counted_as_new_twice_are_a_foul() -> None:
     assert "60.0 s are productive, new steps took 30.0 s" in how
 
 
-def test_an_incident_that_cost_more_steps_than_were_done_again_is_a_foul() -> None:
-    incident = IncidentRecord(
+def killed(steps_lost: int = 0) -> IncidentRecord:
+    return IncidentRecord(
         id=1,
         cause="worker-killed",
         summary="",
@@ -72,11 +82,25 @@ def test_an_incident_that_cost_more_steps_than_were_done_again_is_a_foul() -> No
         step=60,
         started_at=70.0,
         detected_at=70.0,
-        steps_lost=10,
+        steps_lost=steps_lost,
     )
-    assert not judged(ledger(), incidents=[incident])
+
+
+def test_incidents_and_bills_that_do_not_belong_together_are_a_foul() -> None:
+    incidents = [killed()]
+    assert not judged(billed(70_000), incidents=incidents)
+    assert "counts 0 incidents, the controller 1" in judged(ledger(), incidents=incidents)
+    assert "counts 1 incidents, the controller 0" in judged(billed(70_000))
+    assert judged(billed(70_001), incidents=incidents) == "bill 1 is not that of incident 1"
+
+
+def test_an_incident_that_cost_more_steps_than_were_done_again_is_a_foul() -> None:
+    incident = killed(steps_lost=10)
+    assert not judged(billed(70_000), incidents=[incident])
     more = msgspec.structs.replace(incident, steps_lost=11)
-    assert judged(ledger(), incidents=[more]) == "incident 1 cost 11 steps, 10 were done again"
+    assert (
+        judged(billed(70_000), incidents=[more]) == "incident 1 cost 11 steps, 10 were done again"
+    )
 
 
 def test_time_in_which_nothing_was_done_again_is_a_foul_where_it_is_called_so() -> None:
