@@ -418,12 +418,13 @@ class Agent:
         if order.peer:
             storage.measure(protocol.MeasurePeer(number=order.number, address=order.peer))
             return
+        if not order.only:
+            storage.open_once()  # others may measure their links with this node then
         found = await machine_check.look(
             self._me.node, self._places, self._controller.fact, order.only
         )
         if not found.why and not order.only:
             self._parts.offer.release()  # it may have failed before it was ready
-            storage.open_once()  # others may measure their links with this node now
         address = "" if order.only else storage.address
         told = MachineChecked(number=order.number, address=address, **found._asdict())
         self._controller.answer(told)

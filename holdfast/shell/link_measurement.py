@@ -2,9 +2,10 @@
 
 Of each pair the first connects to the second. Pairs take turns, two or three, so that no node is in
 two of them at once, and all pairs of a turn are measured together: for a node it is the same work
-whatever the size of the job. Whoever is found to be slow is measured once more before it is named,
-because something else may have passed meanwhile. A node that has got to train since it was asked is
-left out, and one that does not answer is not waited for. Pure: sending only queues.
+whatever the size of the job. Whoever is found to be slow, and a link that could not be opened, is
+measured once more, because something else may have been in the way. A node that has got to train
+since it was asked is left out, and one that does not answer is not waited for. Pure: sending only
+queues.
 """
 
 import itertools
@@ -119,9 +120,12 @@ class LinkMeasurement:
         if one.named is not None:
             return False
         one.named = judge(one.links()).blamed.keys()
-        again = [pair for pair in one.pairs if {one.names[node] for node in pair} & {*one.named}]
-        one.turns = turns(again)
-        return bool(again)
+        doubted = {pair for pair, found in one.found.items() if found.trouble}
+        for pair in one.pairs:
+            if any(one.names[node] in one.named for node in pair):
+                doubted.add(pair)
+        one.turns = turns(pair for pair in one.pairs if pair in doubted)
+        return bool(one.turns)
 
     def _tell(self, one: _Ring) -> None:
         links = one.links()

@@ -116,6 +116,17 @@ def test_what_is_well_the_second_time_names_nobody() -> None:
     assert not it.reply.network.slow and all(one.found == GOOD for one in it.reply.network.links)
 
 
+def test_a_link_that_cannot_be_opened_is_tried_once_more() -> None:
+    it = Waiting("abc")
+    it.link = {("b", "c"): LinkFigures(trouble="timed out")}
+    it.ask()
+    for _ in range(3):
+        it.turn()
+    it.link = {}
+    assert it.turns() == 1 and it.order[-1] == {("b", "c")}
+    assert all(link.found == GOOD for link in it.reply.network.links)
+
+
 @pytest.mark.parametrize("how", ["silent", "gone", "trains"])
 def test_who_does_not_answer_is_neither_waited_for_nor_judged(how: str) -> None:
     it = Waiting("abcde")
