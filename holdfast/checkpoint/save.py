@@ -79,7 +79,7 @@ def require_newest(store: CheckpointStore, attempt: int) -> None:
             "checkpoint-fenced",
             f"attempt {attempt} must not save in {store.where} any more",
             why=f"attempt {newer} has started there",
-            help="no action is needed; if these are two jobs, use a separate location for each",
+            help="if these are two jobs, use a separate location for each; else all is well",
         )
 
 

@@ -125,13 +125,16 @@ def place_given(word: str) -> str:
 
     Raises `Error` storage-missing for a folder that is not there.
     """
-    from holdfast.checkpoint import stores
-
     if "://" in word:
         return word
     folder = Path(word).absolute()
     if not folder.is_dir():
-        raise stores.missing(str(folder.parent), folder.name, "there is no such folder")
+        raise Error(
+            "storage-missing",
+            f"there is no folder {folder} to start from",
+            why="it does not exist" if not folder.exists() else "it is not a folder",
+            help="holdfast checkpoint list NAME   (shows where a job has its checkpoints)",
+        )
     return str(folder)
 
 

@@ -155,6 +155,7 @@ def test_a_job_begins_with_a_checkpoint_of_another(tmp_path: Path) -> None:
     with pytest.raises(Error) as caught:
         place_given(str(tmp_path / "none"))
     assert caught.value.slug == "storage-missing"
+    assert f"no folder {tmp_path}/none" in caught.value.what
 
 
 def test_a_folder_with_a_main_is_run_as_python_runs_it_and_standard_input_is_refused(

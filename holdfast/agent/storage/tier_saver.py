@@ -40,6 +40,7 @@ RETRY_MAX_S = 60.0
 FIND_MAX_S = 5.0  # the job waits for the answer
 TRIES = 4
 FINAL = frozenset(("checkpoint-fenced", "snapshot-changed", "storage-place"))  # not tried again
+HELPED = frozenset(("checkpoint-fenced", "storage-denied"))  # what helps is told, too
 OTHERS_S = 900.0  # that the slowest rank may take longer than those of this node
 POLL_S, POLL_MAX_S = 0.05, 2.0
 AT_ONCE = 4  # ranks of a node that save at the same time
@@ -323,7 +324,7 @@ class TierSaver:
         before = self._storage_pages[0].of_tier(self.tier)
         self._show(before._replace(failures=self._failures))
         why = f"{error.what}: {error.why}"
-        why += f"; {error.help}" if error.slug == "storage-denied" else ""
+        why += f"; {error.help}" if error.slug in HELPED else ""
         note(f"storage: {self._named}: step {task.key.step} is not saved: {why}")
         key = task.key
         self._tell(

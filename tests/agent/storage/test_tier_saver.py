@@ -147,6 +147,7 @@ def test_a_past_attempt_is_fenced_and_says_so(tmp_path: Path) -> None:
         failed = said(made[1], protocol.SaveFailed)
         assert isinstance(failed, protocol.SaveFailed)
         assert "attempt 2 must not save" in failed.why
+        assert "if these are two jobs, use a separate location" in failed.why
         assert [one.key for one in catalog.committed(store)] == [Key(3, 10)]
         until(lambda: made[1].storage_pages[0].released == Key(2, 11), "its cells are free again")
 
@@ -168,6 +169,7 @@ def test_of_two_jobs_that_begin_in_one_place_at_once_the_second_does_not_save(
             failed = said(theirs, protocol.SaveFailed)
         assert isinstance(failed, protocol.SaveFailed)
         assert "another job with the same name" in failed.why
+        assert "use a separate location, or another name" in failed.why
         assert [one.key for one in catalog.committed(store)] == [Key(1, 10)]
 
 
