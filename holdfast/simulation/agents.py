@@ -35,7 +35,6 @@ from holdfast.messages import (
     Keep,
     Leave,
     LookForApi,
-    MachineChecked,
     PrepareVersion,
     RepeatStep,
     Report,
@@ -60,13 +59,13 @@ from holdfast.simulation.memory import NodeMemory
 from holdfast.simulation.observed_workers import entry_times, stacks
 from holdfast.simulation.profiled import profile
 from holdfast.simulation.runs import ORPHANED, Death, NodeWorkers
+from holdfast.simulation.shared_faults import check_s, checked
 from holdfast.simulation.slowness import Slow, wall_clock_us
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
 GOODBYE_S = 1.0
 FORKSERVER_S = 8.0  # until a new forkserver has loaded, mean
 LOOK_S = 1.0  # to look at its workers, several times, mean
-CHECK_S = 8.0  # for a machine to check itself, mean
 PREPARE_S = 5.0  # to run a script up to `join()`, mean
 EVIDENCE_S = 0.1  # to tell how the node is
 KILL_S = 0.05  # from SIGKILL until a process is gone, mean
@@ -299,7 +298,7 @@ class SimulatedAgent:
             case TakeProfile():
                 profile(message, self, self._env, self._truth, self._up)
             case CheckMachine():
-                self._env.after(self._env.about(CHECK_S), self._tell_checked, message.number)
+                self._env.after(self._env.about(check_s(message)), self._tell_checked, message)
             case RepeatStep():
                 self._up(*opened(message, self._network))
                 said = repeated(message, bad=self.bad_in_groups)
@@ -344,8 +343,8 @@ class SimulatedAgent:
     def _tell_evidence(self, number: int) -> None:
         self._up(EvidenceReply(number=number, found=NodeEvidence(node=self.node)))
 
-    def _tell_checked(self, number: int) -> None:
-        self._up(MachineChecked(number=number, why=self._env.found_on(self.fault)))
+    def _tell_checked(self, order: CheckMachine) -> None:
+        self._up(checked(order, self.node, self._env.found_on(self.fault), self.drags))
 
     def _tell_prepared(self, question: PrepareVersion) -> None:
         why = self._truth.flaw(question.version)

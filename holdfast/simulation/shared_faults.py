@@ -3,13 +3,35 @@
 Told by the world when that begins and ends, this referee lets nobody be taken for bad meanwhile: a
 machine that is given up for its checks has to be really sick. Where it begins or ends while
 machines are compared, one may have failed and the other one not.
+
+Links are measured where real nodes would do that. A network that is flaky for a while is no reason
+to name a node: only its own figures are worse.
 """
 
 from holdfast.events import AnyEvent, NodesChecked, NodeUnfit
+from holdfast.links import LinkFigures
+from holdfast.messages import CheckMachine, MachineChecked
 
 WRONG = "matmul: the check exited with status 1: ImportError: libcublas.so.12"
+CHECK_S = 8.0  # for a machine to check itself
+LINK_S = 2.0  # to measure a link
+LINK_BYTES_PER_S = 1e9
 COMPARED_S = 60.0  # that it takes two machines, at most, to check the same
 DISK = "disk /checkpoints/local: Input/output error"
+
+
+def check_s(order: CheckMachine) -> float:
+    """How long a node takes for it, mean."""
+    return LINK_S if order.peer else CHECK_S
+
+
+def checked(order: CheckMachine, node: str, why: str, drags: float) -> MachineChecked:
+    """What a node says; `why` its machine fails its checks, how much its network `drags`."""
+    if order.peer:
+        rate = LINK_BYTES_PER_S / drags
+        found = LinkFigures(there_bytes_per_s=rate, back_bytes_per_s=rate)
+        return MachineChecked(number=order.number, link=found)
+    return MachineChecked(number=order.number, why=why, address="" if order.only else node)
 
 
 class FairChecks:
