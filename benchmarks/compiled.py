@@ -4,8 +4,10 @@
 
 The jobs, kills and measures are those of restart.py; the model is the Llama of examples/llm, its
 four blocks compiled by `parallel.compile`. `cached` is a job as it is: compiled code lies in
-`$HOLDFAST_HOME/compiled`, which the first attempt has filled. `uncached` has PyTorch's caches
-turned off, as a machine has them that lost its temporary files. `eager` does not compile.
+`$HOLDFAST_HOME/compiled`, which the first attempt has filled, and workers that wait trace the
+blocks ahead. `untraced` leaves the latter out. `uncached` also has PyTorch's caches turned off, as
+a machine has them that lost its temporary files. `eager` does not compile. Kills come late enough
+for the next workers to be ready.
 """
 
 import argparse
@@ -16,9 +18,13 @@ from table import report
 
 COMMAND = [str(restart.BIN / "holdfast"), "run"]
 JOB = str(restart.SCRIPTS / "compiled.yaml")
+UNTRACED = {"HOLDFAST_TRACE_AHEAD": "0"}
 CONTESTANTS = {
     "cached": restart.Contestant([*COMMAND, JOB]),
-    "uncached": restart.Contestant([*COMMAND, JOB], {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}),
+    "untraced": restart.Contestant([*COMMAND, JOB], UNTRACED),
+    "uncached": restart.Contestant(
+        [*COMMAND, JOB], {**UNTRACED, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    ),
     "eager": restart.Contestant([*COMMAND, "--parallel", "compile=false", JOB]),
 }
 
@@ -28,16 +34,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--kills", type=int, default=3, help="of each contestant")
     parser.add_argument("--quick", action="store_true", help="one kill of each")
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, metavar="NAME")
     args = parser.parse_args()
     if args.quick:
         args.kills = 1
     plan = restart.Plan(
-        kills=args.kills, least_steps=5, most_steps=30, limit_s=300.0, start_limit_s=600.0
+        kills=args.kills, least_steps=150, most_steps=200, limit_s=300.0, start_limit_s=600.0
     )
-    kills = restart.compete(CONTESTANTS, plan, seed=0)
+    names = args.only or [*CONTESTANTS]
+    kills = restart.compete({name: CONTESTANTS[name] for name in names}, plan, seed=0)
     report(
         "SIGKILL of one of two ranks → first new step, compiled blocks",
-        {name: row(kills[name]) for name in CONTESTANTS},
+        {name: row(kills[name]) for name in names},
         as_json=args.json,
         note="Times in seconds; median and worst of the kills that were recovered from.",
     )

@@ -12,10 +12,12 @@ import os
 
 from torch._inductor import codecache, compile_fx, cpu_vec_isa
 
-from holdfast import devices
+from holdfast import devices, rank
 
 __all__ = ["compile_fx"]  # it imports all that a first compilation does
 
 if devices.count("auto", os.environ) == 0:
     cpu_vec_isa.pick_vec_isa()
+    if rank.CONTROL not in os.environ:
+        codecache.CacheBase.get_system()  # asks for a GPU, which a worker without a rank waits for
 codecache.torch_key()

@@ -38,6 +38,7 @@ from holdfast.train.group import (
     side_group,
 )
 from holdfast.train.layout import Ranks
+from holdfast.train.layouts import trace_ahead
 from holdfast.train.layouts.asked import ModelWishes, asked_layout
 from holdfast.train.layouts.run_layout import RunLayout, StepCall
 from holdfast.train.layouts.stepping import LossFunction, StepResult
@@ -348,6 +349,7 @@ def join(
         raise _unavailable("join() was called twice", "call it once and pass on its result")
     wait, wanted = check_wishes(backend, timeout, device)
     load_driver()
+    trace_ahead.offer()
     await_rank()
     placement = find_placement()
     asked_layout(placement.world_size)

@@ -196,6 +196,7 @@ def test_a_module_that_loads_the_driver_of_a_gpu_is_done_without(tmp_path: Path)
 COMPILES = """
 from torch._inductor import codecache, cpu_vec_isa
 assert cpu_vec_isa.valid_vec_isa_list.cache_info().currsize == 1
+assert codecache.CacheBase.get_system.cache_info().currsize == 1
 assert "torch._inductor.compile_fx" in sys.modules
 """
 

@@ -24,6 +24,7 @@ from holdfast.train.layouts.context import SharedContext
 from holdfast.train.layouts.experts import divide_experts, expert_mesh, experts_of
 from holdfast.train.layouts.recomputation import recompute
 from holdfast.train.layouts.sharding import DTYPES, GradientSync, shard, sharding_mesh
+from holdfast.train.layouts.trace_ahead import compile_blocks
 from holdfast.train.parallel import spread
 
 logger = logging.getLogger(__name__)
@@ -124,8 +125,8 @@ def around(built: Built, blocks: Blocks, asked: AskedLayout, *, sharded: bool) -
         require_blocks(blocks, "activation_checkpointing")
     recompute(blocks.modules, layout.activation_checkpointing)
     if layout.compile:
-        for module in blocks.modules or [built.model]:
-            module.compile()
+        parts = blocks.modules or [built.model]
+        compile_blocks(built.model, parts, noted=dimensions.replicates_only)
     averaged = sharded and dimensions.data * dimensions.cp > 1
     if layout.precision in DTYPES and not averaged:
         roots = [s.module for s in built.pipeline.stages] if built.pipeline else [built.model]

@@ -1,0 +1,88 @@
+"""Blocks that are compiled: a worker that takes over has traced them while it waited."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob
+from tests.patience import PATIENCE_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+class Outcome(NamedTuple):
+    """What a job leaves."""
+
+    losses: dict[int, float]
+    parameters: dict[str, torch.Tensor]
+    compiled: list[dict[str, Any]]
+
+    def frames(self, attempt: int) -> dict[int, set[int]]:
+        """By rank: how often its process had compiled, before its first step and after each."""
+        told = [one for one in self.compiled if one["attempt"] == attempt]
+        ranks = {one["rank"] for one in told}
+        return {r: {one["frames"] for one in told if one["rank"] == r} for r in ranks}
+
+
+def _job(home: Path, name: str, **spec: Any) -> RunningJob:
+    out = home.parent / "out"
+    return RunningJob(
+        home,
+        name=name,
+        script=str(SCRIPTS / "compiled.py"),
+        args=["--out", str(out), "--waits-for", str(out / "go")],
+        parallel={"dp_replicate": -1, "compile": True},
+        snapshots={"every_steps": 1},
+        recovery={"hangs": "off"},
+        **{**TOGETHER, **spec},
+    )
+
+
+def _finish(job: RunningJob) -> Outcome:
+    (job.out / "go").touch()
+    job.wait_end()
+    told = [json.loads(line) for line in (job.out / "compiled.jsonl").read_text().splitlines()]
+    found = Outcome(job.losses(), torch.load(job.out / "final.pt", weights_only=True), told)
+    for path in job.out.iterdir():
+        path.unlink()
+    return found
+
+
+def _kill(job: RunningJob) -> None:
+    job.wait_step(10)
+    os.kill(job.worker(1), signal.SIGKILL)
+    (job.out / "go").touch()
+
+
+def _both_have_traced(job: RunningJob) -> bool:
+    gone = {int(path.name.removeprefix("gone-")) for path in job.out.glob("gone-*")}
+    return len(gone - {job.worker(0), job.worker(1)}) >= 2
+
+
+def test_a_worker_that_takes_over_compiles_nothing_and_changes_no_bit(home: Path) -> None:
+    job = _job(home, "ahead").start()
+    job.wait_step(10)
+    deadline = time.monotonic() + PATIENCE_S
+    while not _both_have_traced(job):
+        assert time.monotonic() < deadline, job.said()
+        time.sleep(0.1)
+    _kill(job)
+    ahead = _finish(job)
+
+    job = _job(home, "plain", env={"HOLDFAST_TRACE_AHEAD": "0"}).start()
+    _kill(job)
+    plain = _finish(job)
+
+    calm = _finish(_job(home, "calm").start())
+    assert all(len(counts) == 1 and min(counts) > 0 for counts in ahead.frames(2).values())
+    assert all(min(counts) == 0 < max(counts) for counts in plain.frames(2).values())
+    for other in (ahead, plain):
+        assert len(other.frames(2)) == 2
+        assert other.losses == calm.losses
+        assert all(torch.equal(other.parameters[name], p) for name, p in calm.parameters.items())
