@@ -48,3 +48,17 @@ def test_the_end_of_a_script_is_told_where_it_had_left_its_loop_and_not_within(l
     page.close()
     os.close(fd)
     assert said == (WorkerPhase.ENDING if left else WorkerPhase.DATA)
+
+
+def test_how_long_a_rank_has_computed_in_its_stages_is_told_with_its_steps() -> None:
+    fd = Page.create()
+    page = Page(fd)
+    try:
+        page.stalls(1.0, 2.0, 3.5)
+        page.step_done(7, 0.5, None)
+        report = page.report(0, 1, 0.0)
+        assert (report.progress.step, report.stage_s) == (7, 3.5)
+        assert (report.progress.data_wait_s, report.progress.snapshot_s) == (1.0, 2.0)
+    finally:
+        page.close()
+        os.close(fd)

@@ -9,13 +9,16 @@ helps, as with one that was stopped, it is said why nothing could be read.
 """
 
 import asyncio
+import os
+import select
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import msgspec
 import psutil
@@ -35,6 +38,9 @@ from holdfast.stacks import (
 ONE_S = 5.0  # for one process
 NATIVE_S = 3.0  # with frames of C, for which somebody waits
 NATIVE_FRAMES = 32
+STANDS = (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP)
+WHOLE = b"\n]\n"  # ends what py-spy prints
+CHUNK_BYTES = 1 << 16
 AT_ONCE = 4  # programs that read
 MAX_CHILDREN = 8  # processes of a worker that are read besides it, as of its data loader
 BELOW_S = 2.0  # for all of these after several looks, which an answer waits for
@@ -213,28 +219,53 @@ async def _process(pid: int, turns: asyncio.Semaphore) -> list[ThreadStack]:
             return _read(await _spy(pid, "--nonblocking"))
 
 
-async def native_stack(pid: int) -> tuple[str, ...]:
+async def native_stack(pid: int, within_s: float = NATIVE_S) -> tuple[str, ...]:
     """Where the main thread of a process stands, with frames of C, the innermost first; empty where
-    py-spy cannot tell. Reading PyTorch's symbols stops the process for a second or two."""
+    py-spy cannot tell, and of one that a signal has stopped or that waits in the kernel without
+    end: why it stands still is known, and py-spy would wait for it. Reading PyTorch's symbols stops
+    the process for a second or two."""
     try:
-        main, *_ = _read(await _spy(pid, "--native", within_s=NATIVE_S))
-    except DumpError:
+        if psutil.Process(pid).status() in STANDS:
+            return ()
+        main, *_ = _read(await asyncio.to_thread(_printed, _dump(pid, "--native"), within_s))
+    except (DumpError, OSError, psutil.Error):
         return ()
     return main.frames[: -NATIVE_FRAMES - 1 : -1]
 
 
-async def _spy(pid: int, *options: str, within_s: float | None = None) -> bytes:
+def _printed(command: list[str], within_s: float) -> bytes:
+    """What py-spy prints, once that is whole: the process goes on by then, while py-spy gives back
+    the memory of all symbols for a quarter of its time. If it takes longer it is ended, and lets
+    go."""
+    end, out, nothing = time.monotonic() + within_s, b"", subprocess.DEVNULL
+    ran = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
+    with cast(BinaryIO, ran.stdout) as pipe:
+        ready = select.poll()
+        ready.register(pipe, select.POLLIN)
+        while not out.endswith(WHOLE) and ready.poll(max(0.0, end - time.monotonic()) * 1000):
+            if not (read := os.read(pipe.fileno(), CHUNK_BYTES)):
+                break
+            out += read
+    ran.kill()
+    threading.Thread(target=ran.wait, daemon=True).start()
+    return out
+
+
+def _dump(pid: int, *options: str) -> list[str]:
+    return [_program(), "dump", "--json", "--pid", str(pid), *options]
+
+
+async def _spy(pid: int, *options: str) -> bytes:
     """In a thread: the agent reaps its children itself, so nobody can wait for their status."""
-    command = [_program(), "dump", "--json", "--pid", str(pid), *options]
-    within_s = ONE_S if within_s is None else within_s
+    command, nothing = _dump(pid, *options), subprocess.DEVNULL
     try:
         ran = await asyncio.to_thread(
-            subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s
+            subprocess.run, command, stdin=nothing, capture_output=True, timeout=ONE_S
         )
     except OSError as error:
         raise DumpError(f"py-spy cannot be started: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise DumpError(f"py-spy did not answer within {within_s:g} s") from error
+        raise DumpError(f"py-spy did not answer within {ONE_S:g} s") from error
     if not ran.stdout:
         raise DumpError(_reason(ran.stderr.decode(errors="replace")))
     return ran.stdout

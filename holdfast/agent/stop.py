@@ -14,7 +14,7 @@ from holdfast.agent.attempts import Attempts
 from holdfast.agent.node_attempt import NativeLook, NodeAttempt
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.signals import ask_to_end, kill, terminate
-from holdfast.agent.stack_dump import native_stack
+from holdfast.agent.stack_dump import NATIVE_S, native_stack
 from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stray_processes import end_strays
 from holdfast.events import Progress
@@ -65,7 +65,8 @@ class AttemptStop:
         self._parts.health.look()  # what broke, if anything did, is to be known before the verdict
         hung = run.of_rank(order.hung) if first and order.grace_s > 0 else None
         if hung is not None:
-            run.native_look = NativeLook(hung, asyncio.create_task(native_stack(hung.pid)))
+            reads = native_stack(hung.pid, min(NATIVE_S, order.grace_s))
+            run.native_look = NativeLook(hung, asyncio.create_task(reads))
             self._parts.tasks.start(self._end_when_seen(run.native_look))
         terminate(run, self._parts.processes, time.monotonic(), parks=order.parks, spared=hung)
         if order.grace_s > 0:

@@ -48,6 +48,13 @@ class _Pending(NamedTuple):
     missing: tuple[int, ...]  # places of `values` for which nothing was logged
 
 
+class _Stalls(NamedTuple):
+    """What training has waited for in this attempt."""
+
+    data_wait_s: float = 0.0
+    snapshot_s: float = 0.0
+
+
 class ProgressReporter:
     """What one worker reports. Every method is cheap and does nothing without a page."""
 
@@ -71,10 +78,8 @@ class ProgressReporter:
         self._tokens = 0
         self._metrics: dict[str, Any] = {}
         self._left_out = False  # and said so
-        self._data_wait_s = 0.0
-        self._snapshot_s = 0.0
+        self._stalls = _Stalls()
         self._pending: deque[_Pending] = deque()
-        self._stage_s = 0.0
         self.in_stages_s: Callable[[], float] = float
         """How long it has computed in stages of a pipeline."""
 
@@ -82,7 +87,7 @@ class ProgressReporter:
         """Another attempt begins in this process, on an empty page."""
         self._watch, self._redo_until = NumberWatch(), redo_until
         self._loss, self._grad_norm, self._tokens, self._metrics = None, None, 0, {}
-        self._data_wait_s = self._snapshot_s = 0.0
+        self._stalls = _Stalls()
         self._pending.clear()
         self._section = ""
         step_profile.give_up("its attempt has ended")
@@ -151,7 +156,7 @@ class ProgressReporter:
 
     def waited_for_data(self, seconds: float) -> None:
         """Time spent in the loader."""
-        self._data_wait_s += seconds
+        self._stalls = self._stalls._replace(data_wait_s=self._stalls.data_wait_s + seconds)
         step_profile.waited(seconds)
         self._say_stalls()
 
@@ -164,7 +169,6 @@ class ProgressReporter:
         self._loss, self._grad_norm, self._metrics = None, None, {}
         if self._page is None:
             return
-        self._stage_s = self.in_stages_s()
         self._say_stalls()
         self.publish()
         if any(map(_on_gpu, values)):
@@ -221,7 +225,7 @@ class ProgressReporter:
 
     def snapshot_taken(self, step: int, every: int, seconds: float) -> None:
         """A snapshot of `step` is whole here and kept training waiting this long."""
-        self._snapshot_s += seconds
+        self._stalls = self._stalls._replace(snapshot_s=self._stalls.snapshot_s + seconds)
         if self._page is not None:
             self._page.snapshot(step, every, seconds)
         self._say_stalls()
@@ -233,7 +237,7 @@ class ProgressReporter:
 
     def _say_stalls(self) -> None:
         if self._page is not None:
-            self._page.stalls(self._data_wait_s, self._snapshot_s, self._stage_s)
+            self._page.stalls(*self._stalls, self.in_stages_s())
 
     def _reach_first_steps(self, step: int) -> None:
         self.reach(Milestone.FIRST_STEP)

@@ -183,6 +183,62 @@ def test_where_nobody_can_tell_that_nothing_is_told(
     assert asyncio.run(native_stack(process.pid)) == ()
 
 
+def stands_in_for_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(stack_dump, "_program", lambda: str(program))
+
+
+PRINTED = """cat <<E
+[
+  {"pid": 1, "thread_name": "MainThread", "active": false, "owns_gil": false, "frames": [
+     {"name": "sleep", "short_filename": "libc.so.6", "filename": "libc.so.6", "line": 0}]}
+]
+E"""
+
+
+def test_once_the_frames_are_printed_nobody_waits_for_py_spy_to_end(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(IN_C)
+    stands_in_for_py_spy(tmp_path, monkeypatch, f"{PRINTED}\nexec sleep 100000")
+    assert asyncio.run(native_stack(process.pid, 1e5)) == ("sleep (libc.so.6)",)
+    assert until(lambda: not _children_named("sleep")), "it is ended and waited for"
+
+
+def test_py_spy_that_takes_too_long_is_ended_and_lets_go(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(IN_C)
+    stands_in_for_py_spy(tmp_path, monkeypatch, "echo '['; exec sleep 100000")
+    assert asyncio.run(native_stack(process.pid, 0.2)) == ()
+    assert until(lambda: not _children_named("sleep"))
+
+
+def _children_named(name: str) -> list[int]:
+    return [one.pid for one in psutil.Process().children() if name in _name(one)]
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+def test_of_one_that_a_signal_has_stopped_no_frames_of_c_are_waited_for(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(IN_C)
+    stands_in_for_py_spy(tmp_path, monkeypatch, f"touch {tmp_path}/asked; {PRINTED}")
+    process.send_signal(signal.SIGSTOP)
+    assert until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    assert asyncio.run(native_stack(process.pid)) == ()
+    assert not (tmp_path / "asked").exists()
+    process.send_signal(signal.SIGCONT)
+
+
 # ── what it did meanwhile ──
 
 MOVES = (

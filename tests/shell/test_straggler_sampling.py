@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from holdfast.collectives import Collective, CollectivePace, GroupLog, RankTimes
 from holdfast.controller import Limits
 from holdfast.controller.phases import Phase
+from holdfast.dimensions import PLAIN, Layout
 from holdfast.events import (
     CollectivesShifted,
     HealthChanged,
@@ -26,8 +27,8 @@ STEP_S = 0.1
 class Watched(Scene):
     """Two nodes with a rank each; rank 1 enters each collective so much later."""
 
-    def __init__(self, stragglers: str = "tell") -> None:
-        super().__init__(Limits(node_count=2, stragglers=stragglers))
+    def __init__(self, stragglers: str = "tell", layout: Layout = PLAIN) -> None:
+        super().__init__(Limits(node_count=2, stragglers=stragglers, layout=layout))
         self.wires = self.running("a", "b")
         self.shell.put(MilestoneReached(attempt=1, milestone=Milestone.FIRST_STEP, ago_s=0.0))
         self.settle()
@@ -105,6 +106,12 @@ def test_a_rank_that_always_comes_last_is_asked_for_sooner_and_found_within_30_s
     assert slow.rank == 1 and abs(slow.share - 0.2) < 0.02
     assert scene.state.stragglers == (slow,)
     assert max(waited[:2]) > 0.9 * FIRST_S and max(waited[2:]) < 0.3 * EVERY_S
+
+
+def test_of_two_stages_of_a_pipeline_the_one_that_always_comes_last_is_no_slow_rank() -> None:
+    scene = Watched(layout=Layout(pp=2, dp_shard=1))
+    scene.goes_on(60.0)
+    assert scene.found() == []
 
 
 def test_clocks_that_differ_by_hours_and_ranks_that_come_together_blame_nobody() -> None:
