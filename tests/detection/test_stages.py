@@ -10,7 +10,7 @@ from holdfast.collectives import Collective, GroupLog, RankTimes
 from holdfast.detection.samples import Doing, Sample
 from holdfast.detection.stages import Stages
 from holdfast.detection.straggler import StragglerWatch
-from holdfast.events import in_rows
+from holdfast.rank_runs import in_runs
 from holdfast.slow_ranks import SlowBy, Straggler
 
 PARTS = 8  # micro-batches
@@ -78,7 +78,7 @@ class PipelinedTraining:
             RankTimes(
                 rank=rank,
                 groups=tuple(
-                    GroupLog(name=str(group), members=in_rows(group), recent=tuple(log))
+                    GroupLog(name=str(group), members=in_runs(group), recent=tuple(log))
                     for (of, group), log in self.logs.items()
                     if of == rank and len(group) > 1
                 ),
