@@ -36,7 +36,7 @@ from holdfast.stacks import (
 )
 
 ONE_S = 5.0  # for one process
-NATIVE_S = 3.0  # with frames of C, for which somebody waits
+NATIVE_S = 10.0  # with frames of C, at most: a restart waits no longer than its grace
 NATIVE_FRAMES = 32
 STANDS = (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP)
 WHOLE = b"\n]\n"  # ends what py-spy prints

@@ -21,7 +21,10 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
     home: Path, how: str
 ) -> None:
     args = ["--steps", str(STEPS), "--die", "between-steps", "--die-step", "40", "--how", how]
-    job = small(home, args=args, **({} if how == "stop" else TOGETHER)).start()
+    patient: dict[str, Any] = (
+        {"recovery": {"restart_grace_s": 10.0}} if how == "gil" else {}
+    )  # with py-spy
+    job = small(home, args=args, **({} if how == "stop" else TOGETHER), **patient).start()
     job.wait_end()
     (incident,) = job.incidents()
     assert (incident.cause, incident.rank) == ("hang", 1), incident.summary
