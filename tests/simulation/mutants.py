@@ -361,8 +361,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
-        "return 0 < limit <= faults and (spares > 0 or fruitless >= limit)",
-        "return 0 < limit and (spares > 0 or fruitless >= limit)",
+        "return 0 < limit <= faults and (spares > 0 or fruitless >= max(1, limit - 1))",
+        "return 0 < limit and (spares > 0 or fruitless >= max(1, limit - 1))",
         HEALTHY,
         first=10,
     ),

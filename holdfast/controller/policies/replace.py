@@ -40,10 +40,11 @@ def recent(faults: Sequence[float], now: float) -> list[float]:
 def wanted(faults: int, limit: int, *, spares: int, fruitless: int) -> bool:
     """Whether to replace a node with this many recent faults; `limit` 0 means never.
 
-    Without a spare a doubtful node is better than none, until `fruitless` attempts in a row have
-    made no progress and these are `limit` or more: then waiting for another one is better.
+    Without a spare a doubtful node is better than none while the job makes progress. Once all its
+    faults but the first have come in attempts without any (`fruitless` in a row), it will fail the
+    next one as well: then waiting for another one, or training without it, is better.
     """
-    return 0 < limit <= faults and (spares > 0 or fruitless >= limit)
+    return 0 < limit <= faults and (spares > 0 or fruitless >= max(1, limit - 1))
 
 
 def cordons_most(nodes: int) -> int:

@@ -92,8 +92,11 @@ def test_the_first_device_fault_is_forgiven_and_the_second_within_a_day_is_not()
 
 
 def test_without_a_spare_a_node_is_replaced_only_when_nothing_works_on_it() -> None:
-    assert not replace.wanted(5, 2, spares=0, fruitless=1)
-    assert replace.wanted(5, 2, spares=0, fruitless=2)
+    assert not replace.wanted(5, 2, spares=0, fruitless=0)
+    assert replace.wanted(2, 2, spares=0, fruitless=1)
+    assert not replace.wanted(3, 3, spares=0, fruitless=1)
+    assert replace.wanted(3, 3, spares=0, fruitless=2)
+    assert not replace.wanted(1, 1, spares=0, fruitless=0), "it may have been the only one"
     assert not replace.wanted(5, 0, spares=3, fruitless=9)
 
 
