@@ -70,7 +70,7 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def compiles(self) -> bool:
         """Whether any of its threads stands in a compiler: one of autograd's may."""
-        return any(_is_compiler(frame) for thread in self.threads for frame in thread.frames)
+        return any(_in_compiler(thread.frames) for thread in self.threads)
 
     @property
     def count(self) -> int:
@@ -116,6 +116,11 @@ def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
 def _kind(group: StackGroup) -> tuple[object, ...]:
     did = group.activity, group.gpu_busy, group.compiles
     return group.frames, group.state, group.why, did
+
+
+@lru_cache(1024)  # asked for each of many ranks that stand alike
+def _in_compiler(frames: tuple[str, ...]) -> bool:
+    return any(map(_is_compiler, frames))
 
 
 @lru_cache(4096)  # nodes of a large job tell the same ones

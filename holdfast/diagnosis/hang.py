@@ -264,7 +264,8 @@ def _waits_in_torch(look: SeenRank) -> bool:
     return look.waits or _stand_in(look.group.frames[-1:], ("torch/distributed/",))
 
 
-def _stand_in(frames: Sequence[str], files: tuple[str, ...]) -> bool:
+@lru_cache(1024)  # asked for each of many ranks that stand alike
+def _stand_in(frames: tuple[str, ...], files: tuple[str, ...]) -> bool:
     return any(frame.partition(" (")[2].startswith(files) for frame in frames)
 
 
