@@ -21,6 +21,7 @@ from holdfast import journal
 from holdfast.controller import Controller, Limits, Phase
 from holdfast.events import NodeLost
 from holdfast.spec import job_from_yaml
+from holdfast.status import JobStatus
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
 from tests.end_to_end.local.test_elastic import each_step_had_its_samples_once, of_three_nodes
 from tests.more import long
@@ -32,6 +33,7 @@ OFFSETS_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # between two faults: all pha
 SUSPENDED_S, SHORTLY_S = 60.0, 10.0
 ROUNDS_MAX = 5
 RECOVERY = {Phase.RECOVERING, Phase.STARTING}
+WIDE = 500_000  # outputs of a model whose state takes seconds to save at 1 MiB/s
 STORM_S, STORM_FAULTS = 600.0, 100
 
 
@@ -74,10 +76,12 @@ def endless(home: Path, **spec: Any) -> RunningJob:
     return small(home, args=["--steps", "1000000", "--pause", "0.05"], **spec).start()
 
 
-@pytest.mark.parametrize("mode", ["processes", "in_process"])
+@pytest.mark.parametrize("mode", ["processes", "in_process", "replicas"])
 def test_a_second_fault_in_every_phase_of_recovery_from_the_first(home: Path, mode: str) -> None:
-    job = endless(home, spares=2, recovery={"max_restarts": 1000, "mode": mode})
+    elastic = {"elasticity": {"min_nodes": 1}} if mode == "replicas" else {}
+    job = endless(home, spares=2, recovery={"max_restarts": 1000, "mode": mode}, **elastic)
     job.wait_step(5)
+    spares_wait(job)
     for number, offset_s in enumerate(OFFSETS_S * ROUNDS_MAX):
         if number >= len(OFFSETS_S) and phases_of_losses(job) >= RECOVERY:
             break
@@ -88,10 +92,33 @@ def test_a_second_fault_in_every_phase_of_recovery_from_the_first(home: Path, mo
         let_pass(offset_s)  # a moment of the recovery, whichever it is
         os.kill(victim, signal.SIGKILL)
         trains(job, attempt)
-        job.wait_until(lambda s: sum(n.state == "spare" for n in s.nodes) == 2, "spares are back")
+        spares_wait(job)
     assert phases_of_losses(job) >= RECOVERY
     set_steps(job, 30)
-    finishes(job)
+    if mode == "replicas":  # a step that is done again may be done by others
+        job.wait_end()
+    else:
+        finishes(job)
+
+
+def spares_wait(job: RunningJob) -> set[str]:
+    """Names of the two that wait, once both ranks have a node as well."""
+    status = job.wait_until(
+        lambda s: sorted(n.state for n in s.nodes) == ["member"] * 2 + ["spare"] * 2, "two spares"
+    )
+    return {node.name for node in status.nodes if node.rank is None}
+
+
+def promoted(job: RunningJob, waiting: set[str]) -> str:
+    """The one of them that has got a rank, as soon as it has."""
+    found: list[str] = []
+
+    def known(status: JobStatus) -> bool:
+        found.extend(n.name for n in status.nodes if n.name in waiting and n.rank is not None)
+        return bool(found)
+
+    job.wait_until(known, "a spare is promoted")
+    return found[0]
 
 
 def phases_of_losses(job: RunningJob) -> set[Phase]:
@@ -107,17 +134,13 @@ def phases_of_losses(job: RunningJob) -> set[Phase]:
 def test_a_spare_that_dies_while_it_is_promoted(home: Path) -> None:
     job = endless(home, spares=2)
     job.wait_step(5)
-    job.wait_until(lambda s: sum(n.state == "spare" for n in s.nodes) == 2, "two spares")
-    first = next(n.name for n in job.status().nodes if n.state == "spare")
-    attempt = job.status().attempt
-    spare = job.agent(first)
+    waiting, attempt = spares_wait(job), job.status().attempt
+    agents = {name: job.agent(name) for name in waiting}
     job.kill_node(job.member(1))
-    job.wait_until(
-        lambda s: any(n.name == first and n.rank is not None for n in s.nodes), "it is promoted"
-    )
-    os.kill(spare, signal.SIGKILL)
+    spare = promoted(job, waiting)
+    os.kill(agents[spare], signal.SIGKILL)
     trains(job, attempt + 1)
-    assert first not in [n.name for n in job.status().nodes]
+    assert spare not in [n.name for n in job.status().nodes]
     set_steps(job, 30)
     finishes(job)
 
@@ -155,10 +178,10 @@ def test_an_update_while_it_recovers_and_two_updates_at_once(home: Path) -> None
 
 
 def test_a_resize_while_it_saves_and_one_beside_a_node_loss(home: Path) -> None:
-    shared = {"path": str(home.parent / "shared"), "every_s": 1}
-    job = of_three_nodes(home, fewest=1, checkpoints={"shared": shared}).start()
-    job.wait_step(10)
-    assert holdfast("scale", job.name, "2").returncode == 0  # it saves all the time
+    job = saving_slowly(home)
+    folder = save_under_way(job, home.parent / "shared")
+    assert holdfast("scale", job.name, "2").returncode == 0
+    assert not is_committed(folder), "it was saved while the order came"
     job.wait_until(lambda s: s.size == 2 and s.phase == "running", "two nodes")
     job.wait_step((job.status().step or 0) + 5)
     (job.folder / "go").touch()
@@ -169,6 +192,33 @@ def test_a_resize_while_it_saves_and_one_beside_a_node_loss(home: Path) -> None:
     (job.out / "enough").touch()
     job.wait_end()
     each_step_had_its_samples_once(job)
+
+
+def saving_slowly(home: Path) -> RunningJob:
+    """An elastic job that saves to a shared folder all the time, for seconds each."""
+    shared = {"path": str(home.parent / "shared"), "every_s": 1, "max_bytes_per_s": 1 << 20}
+    args = ["--out", str(home.parent / "out"), "--width", str(WIDE)]
+    job = of_three_nodes(home, fewest=1, checkpoints={"shared": shared}, args=args).start()
+    job.wait_step(10)
+    return job
+
+
+def save_under_way(job: RunningJob, shared: Path) -> Path:
+    """The folder of a checkpoint of which something is there, and not all."""
+    found: list[Path] = []
+
+    def known(_: JobStatus) -> bool:
+        folders = sorted((shared / job.name).glob("step-*"))
+        found.extend(path for path in folders[-1:] if not is_committed(path))
+        return bool(found)
+
+    job.wait_until(known, "it saves")
+    return found[0]
+
+
+def is_committed(folder: Path) -> bool:
+    """Whether each rank's part was complete."""
+    return (folder / "manifest.json").exists()
 
 
 STOPS = ("worker", "node 0", "node 1", "both nodes", "worker and node 0", "promoted spare")
@@ -195,10 +245,11 @@ def test_the_controller_is_lost_in_each_of_these(home: Path, harm: str) -> None:
 
 
 def test_the_controller_is_lost_while_the_size_changes_and_a_node_goes(home: Path) -> None:
-    job = of_three_nodes(home, fewest=1).start()
-    job.wait_step(10)
+    job = saving_slowly(home)
+    folder = save_under_way(job, home.parent / "shared")
     assert holdfast("scale", job.name, "2").returncode == 0
     job.kill_controller()
+    assert not is_committed(folder), "it was saved before that"
     job.resume()
     job.wait_until(lambda s: s.size == 2 and s.phase == "running", "two nodes")
     (job.folder / "go").touch()
@@ -226,12 +277,9 @@ def _harm(job: RunningJob, harm: str) -> None:
             kill_worker(job)
             job.kill_node(victim)
         case ["promoted", "spare"]:
-            spare = next(n.name for n in job.status().nodes if n.rank is None)
+            waiting = spares_wait(job)
             job.kill_node(job.member(1))
-            job.wait_until(
-                lambda s: any(n.name == spare and n.rank is not None for n in s.nodes), "promoted"
-            )
-            job.kill_node(spare)
+            job.kill_node(promoted(job, waiting))
         case ["suspension"]:
             everybody = [*_processes(job)]
             for process in everybody:

@@ -57,12 +57,11 @@ def of_three_nodes(
     return RunningJob(
         home,
         script=str(SCRIPTS / "elastic.py"),
-        args=["--out", str(home.parent / "out")],
         nodes={"count": 3},
         elasticity={"min_nodes": fewest, **(elasticity or {})},
         snapshots={"every_steps": 1},
         warm={"preload": ["tests.end_to_end.local.gate"]},
-        **spec,
+        **{"args": ["--out", str(home.parent / "out")], **spec},
     )
 
 

@@ -15,10 +15,11 @@ from holdfast.train.data import loader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--width", type=int, default=1, help="of what the model gives")
 args = parser.parse_args()
 
 torch.manual_seed(7)
-model = torch.nn.Linear(1, 1)
+model = torch.nn.Linear(1, args.width)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = [(i, torch.tensor([i / 100])) for i in range(100)]
 
