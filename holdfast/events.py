@@ -180,16 +180,16 @@ class NodesMet(Event, frozen=True, kw_only=True):
 
 
 class NodeReady(Event, frozen=True, kw_only=True):
-    """The node can start workers at once; `store` is the fresh store it offers.
-
-    `attempt` is the newest one that the job's durable checkpoints know, 0 for none: a job that
-    begins a new journal goes on counting there, or what it saves would not count.
+    """The node can start workers at once; `store` is the fresh store it offers. `attempt` is the
+    newest one that the job's durable checkpoints know, 0 for none: a job that begins a new journal
+    goes on counting there, or what it saves would not count.
     """
 
     node: str
     store: Store
     attempt: int = 0
     instrumented: bool = False  # the script uses holdfast.train, so progress will be reported
+    warm: bool = True  # its workers only need their ranks; else that is told once they do
 
 
 class NodePreparing(Event, frozen=True, kw_only=True):

@@ -100,6 +100,7 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
     node: str
     attempt: int
     store: Store | None
+    warm: bool = True  # as in `NodeReady`
     ago_s: float = 0.0
     progress: Progress = Progress()  # the furthest of its workers
     entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, where that was asked for
@@ -294,7 +295,6 @@ class Welcome(Message, frozen=True, kw_only=True):
     pulse_s: float = 1.0
     report_s: float = 0.2
     ping_s: float = 4.0
-    trains: bool = False  # there are nodes that have trained: one that joins is a spare at first
 
 
 class Ack(Message, frozen=True, kw_only=True):

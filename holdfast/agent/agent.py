@@ -317,7 +317,9 @@ class Agent:
         """There is a forkserver, and the data sets are here."""
         if not (self._parts.processes.ready and self._parts.processes.datasets.whole):
             return
-        self._standing.hold_back(joins=self._attempts.newest is None and self._controller.trains)
+        self._standing.hold_back()
+        if self._attempts.shown is None:
+            self._standing.tell_when_warm(lambda: self._attempts.shown is not None)
         self._parts.processes.stores.open()
         if self._attempts.shown is None:
             self._parts.processes.warm_up()

@@ -125,7 +125,6 @@ class ControllerConnection:
         self.connected = False
         self.welcomes = 0  # how often a controller has taken us in
         self.report_s = 0.2  # between two reports, as the controller wants it
-        self.trains = False  # whether there were nodes that had trained when it took us in
         self._term = 0  # newest of a controller that was obeyed
 
     def fact(self, event: AgentFact) -> None:
@@ -235,7 +234,6 @@ class ControllerConnection:
         if not welcome.known:
             raise RejectedError("the controller has given up this node")
         self._term, self.report_s = welcome.term, welcome.report_s
-        self.trains = welcome.trains
         self._known_up_to(welcome.acked)
         self._facts.sent = welcome.acked
         self._report = None

@@ -107,7 +107,8 @@ class AttemptStop:
     async def _answer(self, run: NodeAttempt | None, number: int) -> None:
         self._standing.hold_back()
         store = await self._parts.offer.next()
-        stopped = WorkersStopped(node=self._parts.node, attempt=number, store=store)
+        node, warm = self._parts.node, self._parts.offer.warm
+        stopped = WorkersStopped(node=node, attempt=number, store=store, warm=warm)
         if run is not None and run.order.attempt <= number:
             here = run.order.attempt == number  # else what an earlier one did is known
             told = (run.progress(), run.entered) if here else (Progress(), {})

@@ -34,6 +34,7 @@ class StoreOffer:
         self._attempt_found: int | None = None if has_tiers else 0
         self._told: Store | None = None
         self._held = 0  # by so many
+        self.warm = True  # the workers only need their ranks, or never run ahead
         self._opened = asyncio.Event()
         stores.on_fresh = self.opened
 
@@ -47,6 +48,12 @@ class StoreOffer:
         if not self._held and (store := self._stores.fresh) is not None:
             self.opened(store)
 
+    def tell_again(self) -> None:
+        """The same store, if a controller was told of it: the workers are warm meanwhile."""
+        if self.told and (store := self._stores.fresh) is not None:
+            self._told = None
+            self.opened(store)
+
     def opened(self, store: Store) -> None:
         """There is a fresh store."""
         self._opened.set()
@@ -58,6 +65,7 @@ class StoreOffer:
                     store=store,
                     attempt=self._attempt_found,
                     instrumented=self._instrumented,
+                    warm=self.warm,
                 )
             )
 

@@ -50,6 +50,7 @@ def _means(state: State, older: int | None) -> Means:
     limits = state.limits
     return Means(
         spares=conditions.sound_spares(state),
+        cold=conditions.cold_spares(state),
         waiting=len(state.spares),
         vacant=state.size - len(state.ranks),
         size=state.size,

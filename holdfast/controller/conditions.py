@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.controller.policies import replace
 from holdfast.controller.policies.ladder import ALERTS_S, is_lasting
-from holdfast.controller.state import HealthRecord, Node, NodeState, State
+from holdfast.controller.state import HealthRecord, Node, State
 from holdfast.events import Diagnosed, HealthChanged, Severity
 
 CAUSE = "hardware-fault"
@@ -97,21 +97,28 @@ def standing(state: State, node_id: str) -> list[HealthRecord]:
 
 
 def sound_spares(state: State) -> int:
-    """How many spares have no fault, have passed their checks, and stay."""
-    if state.limits.checks == "spares":
-        return sum(not is_doubtful(state, n) and state.nodes[n].checked for n in state.spares)
-    waits = (node for node in state.health if state.nodes[node].state is NodeState.SPARE)
-    return len(state.spares) - sum(is_doubtful(state, node) for node in waits)
+    """How many spares are warm, have no fault, have passed their checks, and stay."""
+    checks = state.limits.checks == "spares"
+    spares = map(state.nodes.__getitem__, state.spares)
+    return sum(
+        node.warm and (node.checked or not checks) and not is_doubtful(state, node.node)
+        for node in spares
+    )
+
+
+def cold_spares(state: State) -> int:
+    """How many spares have workers that are not ready yet."""
+    return sum(not state.nodes[node].warm for node in state.spares)
 
 
 def soundest_spares(state: State, count: int) -> list[str]:
     """So many spares, longest waiting first, those that nobody has checked after those that passed,
-    those with a fault or about to go last."""
-    if not state.health and not state.limits.checks:
-        return state.spares[:count]
-    return sorted(state.spares, key=lambda n: (is_doubtful(state, n), not state.nodes[n].checked))[
-        :count
-    ]
+    those whose workers are not ready after these, those with a fault or about to go last."""
+    doubts = {
+        n: (is_doubtful(state, n), not state.nodes[n].warm, not state.nodes[n].checked)
+        for n in state.spares
+    }
+    return sorted(state.spares, key=lambda n: doubts[n])[:count]
 
 
 def retiring(state: State) -> list[str]:

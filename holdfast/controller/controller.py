@@ -220,6 +220,7 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
         node.store = event.store
     state.instrumented = state.instrumented or event.instrumented
     state.known_attempt = max(state.known_attempt, event.attempt)
+    node.warm = event.warm or node.state is NodeState.MEMBER
     nodes.ready(state, node)
     more = nodes.top_up(state, f"{node.name} is ready, and others may be")
     return [*more, *(attempts.try_start(state) or health.review(state) or _review(state))]

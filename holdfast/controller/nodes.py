@@ -208,7 +208,10 @@ def ranks_of(state: State, node: Node) -> range:
 
 
 def _assign(state: State, node: Node, rank: int, *, again: bool) -> AssignRank:
+    cold, node.warm = not node.warm, True
     node.state, node.node_rank = NodeState.MEMBER, rank
     state.ranks[rank] = node.node
-    why = f"{node.name} takes over node rank {rank}" if again else f"first roster: {node.name}"
+    late = "; its workers were not ready yet" if cold else ""
+    took = f"{node.name} takes over node rank {rank}{late}"
+    why = took if again else f"first roster: {node.name}"
     return AssignRank(node=node.node, node_rank=rank, reason=why)

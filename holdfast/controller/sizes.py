@@ -68,7 +68,9 @@ def settle(state: State) -> None:
         return
     fresh = state.attempt == 0 or not state.instrumented  # no rank has anything of its own
     least = min(state.size, state.target) if fresh else state.size
-    size = max(least, min(ready(state), state.target))
+    cold = 0 if fresh else conditions.cold_spares(state)  # nobody waits for these
+    there = state.limits.whole(len(state.ranks) + len(state.spares) - cold)
+    size = max(least, min(there, state.target))
     if size != state.size:
         change(state, size, _asked(state) if size == state.target else _there(state))
     if not nodes.missing(state):

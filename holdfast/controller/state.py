@@ -148,6 +148,7 @@ class Node(msgspec.Struct, kw_only=True):
     due: int | None = None  # the rank that it is to have next, with the others of its replica
     store: Store | None = None  # fresh store it offers for the next attempt
     rack: str = ""  # "" if it is not known
+    warm: bool = True  # its workers only need their ranks
     checked: bool = False  # its machine has passed its checks
     asked: bool = False  # to check it
     joined_at: float = 0.0

@@ -29,6 +29,7 @@ from holdfast.status import (
 from holdfast.versions import ENV
 
 SLOW_SHOWN = 4
+PREPARING = "preparing"  # a spare whose workers are on their way to `join()`
 
 
 def job_status(
@@ -54,7 +55,7 @@ def job_status(
         nodes=tuple(
             NodeStatus(
                 name=n.name,
-                state=str(n.state),
+                state=str(n.state) if n.warm else PREPARING,
                 rank=n.node_rank,
                 node=n.node,
                 pids=_pids(n, state, workers),

@@ -163,7 +163,7 @@ class Bridge:
             if known is None or known.store is not None or not known.node_rank:
                 return []
         self._strays.pop(stopped.node, None)
-        return [NodeReady(node=stopped.node, store=stopped.store)]
+        return [NodeReady(node=stopped.node, store=stopped.store, warm=stopped.warm)]
 
     def _before(self, exited: WorkerExited, now: float) -> list[AnyEvent]:
         """Progress goes ahead of the first exit and of the first failure of an attempt: ahead of

@@ -161,7 +161,6 @@ class NodeLives:
             pulse_s=self._timeout_s / PULSES,
             report_s=max(REPORT_S, nodes / REPORTS_A_SECOND),
             ping_s=max(PING_S, nodes / PINGS_A_SECOND),
-            trains=self._state.attempt > 0 and bool(self._state.ranks),
         )
 
     def fact(self, node: str, fact: Fact) -> None:

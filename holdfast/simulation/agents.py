@@ -58,6 +58,7 @@ from holdfast.simulation.keeping import ParkedWorkers
 from holdfast.simulation.memory import NodeMemory
 from holdfast.simulation.observed_workers import entry_times, stacks
 from holdfast.simulation.profiled import profile
+from holdfast.simulation.readiness import Readiness
 from holdfast.simulation.runs import ORPHANED, Death, NodeWorkers
 from holdfast.simulation.shared_faults import check_s, checked
 from holdfast.simulation.slowness import Slow, wall_clock_us
@@ -99,7 +100,7 @@ class SimulatedAgent:
         self, env: Environment, network: AgentNetwork, truth: GroundTruth, number: int, workers: int
     ) -> None:
         self.node, self.number, self.workers = f"n{number}", number, workers
-        self.alive, self.frozen = True, False
+        self.alive, self.frozen, self.bad_in_groups = True, False, False
         self.reach = True  # the network lets it talk to the controller
         self.gone_since: float | None = None  # nobody can hear it
         self.wire: SimulatedWire | None = None
@@ -108,7 +109,6 @@ class SimulatedAgent:
         self.memory: dict[int, NodeMemory] = {}
         self.slow: Slow | None = None
         self.drags, self.stalls_until = 1.0, 0.0  # its network
-        self.bad_in_groups = False
         self.replica = JournalReplica()  # lost with the node
         self.pulse = Report(node=self.node, attempt=-1, workers=())
         self._env, self._network, self._truth = env, network, truth
@@ -125,6 +125,7 @@ class SimulatedAgent:
         self._forks = True  # it has a forkserver that can fork
         self._waiting: Start | None = None  # came while there was none
         self._parked = ParkedWorkers(f"parked {env.hardship.seed} {self.node}")
+        self._readiness = Readiness(env, self.node)
         self._store: Store | None = None
         self._told_store: Store | None = None
 
@@ -425,8 +426,7 @@ class SimulatedAgent:
             self._store = self._network.new_store()
         if self._told_store is None:
             self._told_store = self._store
-            instrumented = self._env.hardship.instrumented
-            self._fact(NodeReady(node=self.node, store=self._store, instrumented=instrumented))
+            self._fact(self._readiness.fact(self._store, once_warm=self.lose_store))
 
     def lose_store(self) -> None:
         """The fresh store dies; soon there is another."""

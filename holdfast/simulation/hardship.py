@@ -190,6 +190,7 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     poison: tuple[int, ...] = ()  # batches that always lead to bad numbers
     cluster: bool = False  # the controller's disk goes with its machine, and a lease changes hands
     standby: bool = True  # another one takes the lease that is given back
+    cold_nodes: float = 0.0  # share of nodes whose workers are ready later; not drawn
 
     def rate(self, kind: str) -> float:
         """Times a second."""

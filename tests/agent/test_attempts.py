@@ -363,6 +363,21 @@ async def test_a_lost_store_is_replaced_and_the_controller_told_of_the_next() ->
 
 
 @looped
+async def test_a_node_that_has_become_warm_says_so_of_the_store_that_it_has_told_of() -> None:
+    parts = make_parts()
+    parts.offer.warm = False
+    parts.offer.tell_again()
+    parts.processes.stores.open()
+    parts.offer.warm = True
+    parts.offer.tell_again()
+    told = facts(parts, NodeReady)
+    assert [(one.store.port, one.warm) for one in told] == [(1, False), (1, True)]
+    parts.processes.stores.use(told[0].store)
+    parts.offer.tell_again()
+    assert len(facts(parts, NodeReady)) == 2, "an attempt has begun on it"
+
+
+@looped
 async def test_a_node_is_ready_again_when_tiers_know_of_a_later_attempt() -> None:
     parts = make_parts()
     parts.processes.stores.open()

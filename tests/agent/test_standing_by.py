@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent import standing_by
 from holdfast.agent.fork_protocol import ChildKind
 from holdfast.agent.standing_by import StandingBy
 
@@ -15,12 +14,17 @@ class Offer:
 
     def __init__(self) -> None:
         self.held = 0
+        self.warm = True
+        self.told = 0
 
     def hold(self) -> None:
         self.held += 1
 
     def release(self) -> None:
         self.held -= 1
+
+    def tell_again(self) -> None:
+        self.told += 1
 
 
 class Control:
@@ -79,23 +83,29 @@ def test_a_worker_that_fails_above_join_is_to_show_why_in_an_attempt() -> None:
     assert parts.offer.held == 0
 
 
-def test_a_node_that_comes_while_the_others_train_is_a_spare_once_its_workers_stand() -> None:
+def test_a_node_that_comes_is_told_of_at_once_and_again_when_it_is_warm() -> None:
     parts = node("processes")
-    StandingBy(parts).hold_back(joins=True)
-    assert parts.offer.held == 1
+    standing = StandingBy(parts)
+    standing.tell_when_warm(lambda: False)
+    assert (parts.offer.held, parts.offer.warm) == (0, False)
+    standing.tell_when_warm(lambda: False)
+    assert len(parts.tasks.made) == 1, "the forkserver has died, and is back"
     parts.processes.workers.warm[1].control.at = "join()"
     finish(parts)
-    assert parts.offer.held == 0
+    assert (parts.offer.warm, parts.offer.told) == (True, 1)
 
 
-def test_but_one_that_takes_longer_than_two_minutes_is_counted_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_that_has_a_rank_is_not_asked_any_more() -> None:
     parts = node("processes")
-    monkeypatch.setattr(standing_by, "JOINS_S", 0.0)
-    StandingBy(parts).hold_back(joins=True)
+    StandingBy(parts).tell_when_warm(lambda: True)
     finish(parts)
-    assert parts.offer.held == 0
+    assert (parts.offer.warm, parts.offer.told) == (True, 0)
+
+
+def test_where_workers_do_not_run_ahead_a_node_is_warm_at_once() -> None:
+    parts = node("processes", ChildKind.WAIT)
+    StandingBy(parts).tell_when_warm(lambda: False)
+    assert (parts.offer.warm, parts.tasks.made) == (True, [])
 
 
 @pytest.mark.parametrize(

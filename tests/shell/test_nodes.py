@@ -104,14 +104,6 @@ def test_an_agent_that_connects_is_welcomed_and_joins_once() -> None:
     assert register.nodes.connected == {"n"} and register.changed == ["n"]
 
 
-def test_one_that_comes_while_others_train_is_told_so() -> None:
-    register = Register()
-    for attempt, ranks in ((0, {0: "m"}), (1, {}), (1, {0: "m"})):
-        register.state.attempt, register.state.ranks = attempt, ranks
-        (welcome,) = register.connect(f"n-{attempt}-{len(ranks)}").sent
-        assert isinstance(welcome, Welcome) and welcome.trains is bool(attempt and ranks)
-
-
 def test_nodes_of_a_large_job_report_less_often() -> None:
     register = Register(Limits(node_count=12_000, spare_count=500))
     (welcome,) = register.connect("n").sent

@@ -73,6 +73,17 @@ def test_some_jobs_shrink_and_grow_and_no_referee_objects() -> None:
     assert grown and smaller
 
 
+@pytest.mark.parametrize("fewest", [0, 1])
+def test_nodes_that_take_long_to_be_warm_are_taken_if_need_be_and_no_referee_objects(
+    fewest: int,
+) -> None:
+    hard = quiet(rates={"node_deaths": 300.0, "worker_kills": 100.0}, total_steps=0, seed=3)
+    limits = msgspec.structs.replace(hard.limits, max_restarts=100_000, min_nodes=fewest)
+    world = lived(msgspec.structs.replace(hard, limits=limits, cold_nodes=0.7))
+    assert b'"warm":false' in world.book.lines
+    assert b"its workers were not ready yet" in world.book.lines
+
+
 def _starts(lines: bytes) -> list[StartAttempt]:
     entries = [json.loads(line) for line in lines.splitlines()[1:]]
     found = [a for entry in entries for a in entry["actions"] if a["type"] == "StartAttempt"]

@@ -386,13 +386,20 @@ def _replace(s: Situation) -> Weighed:
         *(over, _asks_older(s), asks_check(s), asks_repetition(s), asks_isolation(s)),
         "" if leave or fills or _suspects(s) else _stays(s),
     )
-    there = means.spares > 0 or fills
+    there = means.spares > 0 or (fills and not means.cold)
     arrival_s = s.prices.arrival_s / (max(1, means.size) if there else 1)  # of one node, or of all
     move_s = max(0.0, s.prices.move_s - s.prices.start_s)
     cost_s = delay_s(s) + _again_s(s) + move_s + arrival_s
     count = means.waiting
-    reason = leave or f"{count} node{'s wait' if count != 1 else ' waits'} for a rank"
+    reason = leave or f"{count} node{'s wait' if count != 1 else ' waits'} for a rank{_cold(s)}"
     return Weighed(Rung.REPLACE, cost_s, against, reason)
+
+
+def _cold(s: Situation) -> str:
+    """That not all of those who wait are warm."""
+    cold = s.means.cold
+    count = f"{cold} node{'s' if cold != 1 else ''}"
+    return f"; the workers of {count} are not ready yet" if cold else ""
 
 
 def _suspects(s: Situation) -> bool:

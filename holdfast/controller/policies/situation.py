@@ -95,7 +95,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 class Means(msgspec.Struct, frozen=True, kw_only=True):
     """What is there, and what the job description allows."""
 
-    spares: int = 0  # sound ones that wait
+    spares: int = 0  # sound and warm ones that wait
+    cold: int = 0  # that wait, and whose workers are not ready yet
     waiting: int = 0  # nodes that could take a rank, sound or not
     vacant: int = 0  # ranks without a node
     size: int = 1
