@@ -1,5 +1,6 @@
 """How the command line talks to a live controller, and what it knows without one."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,14 +46,18 @@ class _Patience:
 
     def __init__(self, pid: int, for_s: float) -> None:
         self._pid, self._until = pid, time.monotonic() + for_s
-        self._used_s = self._cpu_s()
+        self._used_s = self._asked_s()
 
-    def _cpu_s(self) -> float:
+    def _asked_s(self) -> float:
+        """How long it has had a processor, or waited for one."""
+        waited = "0"
+        with contextlib.suppress(OSError, LookupError):  # some kernels do not count it
+            waited = Path(f"/proc/{self._pid}/schedstat").read_text().split()[1]
         try:
             times = psutil.Process(self._pid).cpu_times()
         except psutil.Error:
             return 0.0
-        return float(times.user + times.system)
+        return float(times.user + times.system) + int(waited) / 1e9
 
     def until_answered(self, ask: Callable[[], Answer]) -> Answer:
         """Ask again as long as it gets on with its work. Raises `TimeoutError`."""
@@ -60,7 +65,7 @@ class _Patience:
             try:
                 return ask()
             except TimeoutError:
-                before_s, self._used_s = self._used_s, self._cpu_s()
+                before_s, self._used_s = self._used_s, self._asked_s()
                 if self._used_s <= before_s or time.monotonic() >= self._until:
                     raise
 

@@ -114,8 +114,9 @@ Model().step()
 def test_where_a_worker_that_holds_the_gil_stands_is_seen_and_it_goes_on() -> None:
     with worker(OFFER + HOLDS + END) as found:
         assert until(lambda: stands_in(found.looked_at(), "hold"))
+        assert until(lambda: found.looked_at(3).activity is Activity.STILL)
         group = found.looked_at(3)
-        assert group.why == "" and group.activity is Activity.STILL
+        assert group.why == ""
         assert [frame.partition(" (")[0] for frame in group.frames] == ["<module>", "step", "hold"]
         assert group.threads[0].name == "MainThread" and group.threads[0].pid == found.process.pid
         assert any("lasts" in thread.frames[-1] for thread in group.threads[1:])

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.agent import witness
 from holdfast.agent.witness import api_answers
+from tests.patience import PATIENCE_S
 
 
 @contextlib.asynccontextmanager
@@ -84,7 +85,10 @@ def test_where_none_is_named_or_nobody_listens_there_is_no_answer(environ: dict[
     assert not asyncio.run(api_answers(environ))
 
 
-def test_a_certificate_that_nobody_has_signed_is_no_reason_to_say_no(tmp_path: Path) -> None:
+def test_a_certificate_that_nobody_has_signed_is_no_reason_to_say_no(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(witness, "WITHIN_S", PATIENCE_S)
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"

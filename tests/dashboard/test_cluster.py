@@ -263,7 +263,7 @@ def test_what_is_no_answer_of_a_controller_is_said_and_nobody_else_is_asked(
 
 @pytest.mark.timeout(60)  # it takes half a second; some minutes where each chunk copies the rest
 def test_an_answer_in_the_smallest_chunks_holds_nobody_up() -> None:
-    count = 1 << 20
+    count = 1 << 19
     whole = controller_figures._joined(b"1\r\nx\r\n" * count + b"0\r\n\r\n")
     assert whole == b"x" * count
 

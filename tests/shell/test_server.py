@@ -314,7 +314,7 @@ def test_who_does_not_get_as_far_as_hello_is_dropped(
 def test_an_agent_and_who_waits_for_an_answer_are_not_dropped_for_being_there_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shell_server, "OPEN_S", 0.2)
+    monkeypatch.setattr(shell_server, "OPEN_S", 2.0)
 
     async def test(_server: Server, _ear: Ear, port: int) -> None:
         async with dial(port) as agent, dial(port) as client, dial(port) as late:

@@ -14,7 +14,7 @@ from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.playing import playing
 
-LATE = Pace(names_s=150.0)  # 1.5 s: longer than a pod takes to start
+LATE = Pace(names_s=300.0)  # 3 s: longer than a pod takes to start
 ASKS = """
 import socket, sys, time
 def ask(name):

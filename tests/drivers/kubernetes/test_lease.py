@@ -20,13 +20,13 @@ from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.playing import playing
 from tests.patience import PATIENCE_S
 
-NUMBERS = {"DURATION_S": 1.0, "SURE_S": 0.6, "RENEW_S": 0.1, "POLL_S": 0.02, "CALL_S": 0.3}
+NUMBERS = {"DURATION_S": 3.0, "SURE_S": 1.8, "RENEW_S": 0.3, "POLL_S": 0.02, "CALL_S": 0.9}
 REAL = {name: getattr(lease, name) for name in NUMBERS}
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same in a tenth of the time, with the same order between the numbers."""
+    """The same in a third of the time, with the same order between the numbers."""
     for name, value in NUMBERS.items():
         monkeypatch.setattr(lease, name, value)
     monkeypatch.setattr(client, "PAUSE_S", 0.01)
