@@ -52,6 +52,7 @@ class StartAttempt(Action, frozen=True, kw_only=True):
     redo_until: int  # steps up to this one have been done before: redoing them is replay
     restarts: int  # attempts before this one
     restore_below: int | None = None  # only what was saved before this step may be gone on from
+    bad_steps: tuple[tuple[int, int], ...] = ()  # attempts, and from where on nothing
     skips: tuple[tuple[int, int], ...] = ()  # batches left out: first, and first after them
     committed: int | None = None  # newest step of this job in tiers that outlive its nodes
     version: Version = FIRST  # that all of its workers run

@@ -315,6 +315,7 @@ class Start(Message, frozen=True, kw_only=True):
     redo_until: int
     restarts: int
     restore_below: int | None = None  # only what was saved before this step may be gone on from
+    bad_steps: tuple[tuple[int, int], ...] = ()  # attempts, and from where on nothing
     skips: tuple[tuple[int, int], ...] = ()  # batches left out: first, and first after them
     committed: int | None = None  # newest step of this job in tiers that outlive its nodes
     version: Version = FIRST

@@ -171,6 +171,8 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
         values["HOLDFAST_RESTORE_COMMITTED"] = start.committed
     if start.restore_below is not None:
         values["HOLDFAST_RESTORE_BELOW"] = start.restore_below
+    if start.bad_steps:
+        values["HOLDFAST_BAD_STEPS"] = msgspec.json.encode(start.bad_steps).decode()
     if start.skips:
         values["HOLDFAST_SKIPS"] = msgspec.json.encode(start.skips).decode()
     return {name: str(value) for name, value in values.items()}

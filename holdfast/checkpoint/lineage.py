@@ -7,12 +7,31 @@ its attempt has been replaced cannot bring back what was left behind.
 
 Attempts that went on from each other are one lineage. One that began from nothing starts another:
 what is there from before has nothing to do with it, and is no less worth for it.
+
+What an attempt has saved from its first bad step on (NaN, replicas that differ) belongs to no
+story. The controller knows these steps: memory has no file that says what was gone on from, and a
+spare, or a node that was away, may bring such a snapshot long after.
 """
 
-from collections.abc import Collection, Iterable
+import os
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
 
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage, ParentSnapshot
+
+BAD = "HOLDFAST_BAD_STEPS"
+
+
+def bad_steps(environ: Mapping[str, str] = os.environ) -> dict[int, int]:
+    """The first bad step of each attempt that had one, as far as the controller knows."""
+    return dict(msgspec.json.decode(environ.get(BAD, "[]"), type=list[tuple[int, int]]))
+
+
+def is_bad(key: Key, steps: Mapping[int, int]) -> bool:
+    """Whether it was saved at the first bad step of its attempt, or after it."""
+    return key.attempt in steps and key.step >= steps[key.attempt]
 
 
 def valid(key: Key, attempts: Iterable[Lineage]) -> bool:

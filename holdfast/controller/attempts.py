@@ -63,6 +63,7 @@ def _start(state: State, store: Store) -> StartAttempt:
         redo_until=state.max_step or 0,
         restarts=state.attempt - 1 - state.earlier_attempts,
         restore_below=state.restore_below,
+        bad_steps=state.bad_steps,
         skips=skipping.spans(state),
         committed=checkpoints.outliving(state),
         version=state.version,

@@ -3,7 +3,9 @@
 The attempt is stopped, and the next one goes on below the first bad step: from a snapshot in memory
 or a checkpoint, whichever is the newest. Where that comes again at the same place, what was
 restored may carry it, so an older checkpoint is tried once; then the job ends. What the attempt did
-from the bad step on counts as not done: it will be done again, and not as a repetition.
+from the bad step on counts as not done: it will be done again, and not as a repetition. What it
+saved from there on is never restored, however far training has come since: a spare, or a node that
+was away, may still hold it when all that is newer is lost.
 
 The first report decides that it stops, the verdict, which knows what all ranks had noticed, from
 which step on and because of whom.
@@ -19,6 +21,7 @@ from holdfast.events import Diagnosed, LossPlateaued, NumbersBroke, NumbersSpike
 CAUSE = "nan"
 DIVERGED = "diverged"
 NEAR_STEPS = 10  # a step so close to the last bad one, or before it, is the same place
+BAD_KEPT = 64  # attempts whose bad steps are remembered
 
 
 def broke(state: State, event: NumbersBroke) -> list[AnyAction]:
@@ -126,6 +129,8 @@ def go_below(state: State, step: int) -> None:
 def forget_from(state: State, step: int) -> None:
     """What this attempt did from this step on is not done."""
     state.bad_step = min(step, state.bad_step or step)
+    known = {**dict(state.bad_steps), state.attempt: state.bad_step}
+    state.bad_steps = tuple(sorted(known.items()))[-BAD_KEPT:]
     before = state.progress_mark  # earlier attempts did so much with finite numbers
     if state.max_step is not None:
         state.max_step = min(state.max_step, max(before or 0, state.bad_step - 1))

@@ -421,6 +421,7 @@ class State(msgspec.Struct, kw_only=True):
     committed: list[int] = []  # steps of committed checkpoints, in the order of their commits
     bad_step: int | None = None  # the first of this attempt whose numbers are worth nothing
     corrupt_step: int | None = None  # likewise, because replicas have differed from it on at most
+    bad_steps: tuple[tuple[int, int], ...] = ()  # attempts that had one, and which
     last_bad_step: int | None = None  # where that began the last time
     skips: list[Skip] = []  # batches left out
     skipped: int = 0  # how many were, in what this attempt restored

@@ -16,6 +16,7 @@ from holdfast.checkpoint.arena import OWN, Arena, StatePart
 from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.index import Leaf
 from holdfast.checkpoint.key import Key, newest_first, progress
+from holdfast.checkpoint.lineage import bad_steps, is_bad
 from holdfast.checkpoint.manifest import SavedPart
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import place_in
@@ -66,13 +67,14 @@ def find(arena: Arena, channel: Channel, rank: int, fingerprint: int) -> Restore
 
 
 def _on_all_ranks(arena: Arena, channel: Channel, fingerprint: int) -> Key | None:
-    below = int(os.environ.get("HOLDFAST_RESTORE_BELOW", 1 << 60))
+    below, bad = int(os.environ.get("HOLDFAST_RESTORE_BELOW", 1 << 60)), bad_steps()
     mine = []
     for cell in arena.cells(StatePart.PRIVATE):
         header = cell.header()
         if header is None or (header.world_size, header.fingerprint) != (channel.size, fingerprint):
             continue
-        if header.step < below and arena.find(StatePart.SHARED, header.key) is not None:
+        counts = header.step < below and not is_bad(header.key, bad)
+        if counts and arena.find(StatePart.SHARED, header.key) is not None:
             mine.append(header.key)
     packed = channel.gather(msgspec.msgpack.encode(mine))
     said = [{Key(*key) for key in msgspec.msgpack.decode(one)} for one in packed]
@@ -106,14 +108,15 @@ def _forget_newer(arena: Arena, step: int) -> None:
 
 def _durable(environ: Mapping[str, str] = os.environ) -> _Place | None:
     """The newest checkpoint of this job, else of the one that it was told to begin from."""
-    below = int(environ.get("HOLDFAST_RESTORE_BELOW", 1 << 60))
+    below, bad = int(environ.get("HOLDFAST_RESTORE_BELOW", 1 << 60)), bad_steps(environ)
     fresh = environ.get("HOLDFAST_RESTORE_FRESH")
     found = []
     for where in filter(None, (place_in(tier, environ) for tier in DURABLE)):
         survey = catalog.survey(open_store(where))
         words = {one.attempt: one.fresh for one in survey.attempts}
         for one in survey.committed:
-            if one.step < below and one.whole and fresh in (None, words.get(one.attempt)):
+            counts = one.step < below and not is_bad(one.key, bad)
+            if counts and one.whole and fresh in (None, words.get(one.attempt)):
                 found.append(_Place(where, one.attempt, one.step, ours=True))
     origin = environ.get("HOLDFAST_RESTORE_FROM")
     if origin and not found:

@@ -352,6 +352,7 @@ def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
         redo_until=order.redo_until,
         restarts=order.restarts,
         restore_below=order.restore_below,
+        bad_steps=order.bad_steps,
         skips=order.skips,
         committed=order.committed,
         version=order.version,

@@ -50,6 +50,7 @@ class _Round:
     members: Group  # names, like all that is compared
     others: Group
     restore_below: int | None = None  # now; when the attempt began it may have been another
+    bad_steps: tuple[tuple[int, int], ...] = ()  # likewise
     away: set[str] = field(default_factory=set)  # ids of those that have yet to connect
     until: float = 0.0  # that is waited for
     tried: dict[Group, list[Digests | None]] = field(default_factory=dict)
@@ -111,7 +112,8 @@ class Repetitions:
         members, others = (tuple(map(self._name, nodes)) for nodes in (order.nodes, wish.others))
         ids = dict(zip((*members, *others), (*order.nodes, *wish.others), strict=True))
         doing = self._round = _Round(
-            order, wish, begun, ids, members, others, self._state.restore_below
+            *(order, wish, begun, ids, members, others),
+            *(self._state.restore_below, self._state.bad_steps),
         )
         self._refuse_all_but(wish.id)
         if not members or (wish.isolate and len(members) % wish.unit):
@@ -250,6 +252,7 @@ def _message(
         redo_until=begun.redo_until,
         restarts=begun.restarts + 1,
         restore_below=min(step, doing.restore_below or step),
+        bad_steps=doing.bad_steps,
         skips=begun.skips,
         committed=begun.committed or 1,
         version=begun.version,

@@ -142,7 +142,7 @@ class GroundTruth:
             group.runs[rank // workers].host.memory.get(rank % workers, NOTHING)
             for rank in range(group.world_size)
         ]
-        held = self.numbers.restorable(held, group.order.restore_below)
+        held = self.numbers.restorable(held, group.order)
         distance = copy_distance(workers, group.world_size, self._hard.limits.nodes_each)
         found = memory.restorable(held, distance)
         self._referees.resumed(group.attempt, found, held, distance)

@@ -3,7 +3,8 @@
 At some step the state of an attempt becomes useless: one rank's loss is NaN there, all others' a
 step later. Its workers take no snapshot after that step, as real ones do, and one of that step may
 have been taken. Who goes on from it has bad numbers from its first step on; who is told to go back
-below some step looks at what it restores, and leaves what is bad.
+below some step, or restores what an attempt has left that had bad numbers, looks at what it
+restores, and leaves what is bad.
 """
 
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 from holdfast.actions import Entry, StartAttempt, StopAttempt
 from holdfast.checkpoint.choose import Snapshot
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.lineage import is_bad
 from holdfast.controller.numerics import NEAR_STEPS
 from holdfast.events import Broken, NumbersBroke, Quantity, ReplicasDiffer
+from holdfast.messages import Start
 from holdfast.simulation.memory import NodeMemory
 
 
@@ -50,11 +53,17 @@ class BadNumbers:
         mine = since if first in (None, rank) else since + 1
         return mine if step >= mine else None
 
-    def restorable(self, held: Sequence[NodeMemory], below: int | None) -> list[NodeMemory]:
+    def restorable(self, held: Sequence[NodeMemory], order: Start) -> list[NodeMemory]:
         """What ranks may go on from, of what they hold."""
-        if below is None:
-            return list(held)
-        return [one.only(lambda key: key.step < below and not self.is_bad(key)) for one in held]
+        below, told = order.restore_below, dict(order.bad_steps)
+
+        def counts(key: Key) -> bool:
+            searched = below is not None or key.attempt in told
+            if is_bad(key, told) or (below is not None and key.step >= below):
+                return False
+            return not (searched and self.is_bad(key))
+
+        return [one.only(counts) for one in held]
 
 
 def broken(step: int | None, ago_s: float) -> Broken | None:

@@ -4,8 +4,8 @@ Every rank says which snapshots its memory has, the first of each node also what
 disk, and rank 0 what is in the tiers that all share; also what of it cannot be read. From this
 table all ranks compute the same list: the furthest step first, of the same step the newest attempt,
 of the same snapshot the cheapest place. What a later attempt has left behind (`checkpoint.lineage`)
-is not on it, nor what lies at or beyond a step that was found to lead into a failure, nor, in a job
-that begins anew, what was there before.
+is not on it, nor what lies at or beyond a step that was found to lead into a failure, nor what an
+attempt has saved with bad numbers, nor, in a job that begins anew, what was there before.
 """
 
 import logging
@@ -21,7 +21,7 @@ from holdfast.checkpoint.arena import Arena, CellHeader, StatePart
 from holdfast.checkpoint.catalog import Damage
 from holdfast.checkpoint.choose import Holding, Snapshot, assembled, plan_for
 from holdfast.checkpoint.key import Key, progress
-from holdfast.checkpoint.lineage import implied, valid
+from holdfast.checkpoint.lineage import bad_steps, implied, is_bad, valid
 from holdfast.checkpoint.manifest import Lineage, attempt_of, key_of
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import place_in
@@ -234,6 +234,7 @@ def counting(inventories: Sequence[RankInventory], environ: Mapping[str, str]) -
     ]
     attempts = [*known.values(), *implied((one.key for one in saved), known.values())]
     word, before = environ.get(FRESH), _before(environ)
+    bad = bad_steps(environ)
 
     def ours(attempt: int) -> bool:
         if word is None:
@@ -245,6 +246,8 @@ def counting(inventories: Sequence[RankInventory], environ: Mapping[str, str]) -
             return False
         if where is Location.ELSEWHERE:
             return True
+        if is_bad(key, bad):
+            return False
         return valid(key, attempts) and (where <= Location.MEMORY or ours(key.attempt))
 
     return counts

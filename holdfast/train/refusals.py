@@ -7,6 +7,7 @@ training has come to, so that is for a person to decide: `--fresh`.
 from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.key import Key, newest_first
+from holdfast.checkpoint.lineage import BAD
 from holdfast.errors import Error
 from holdfast.train import candidates
 from holdfast.train.candidates import Candidate, Location, RankInventory
@@ -111,10 +112,10 @@ def _all_damaged(texts: Sequence[str]) -> Error:
 def _past_the_limit(
     inventories: Sequence[RankInventory], environ: Mapping[str, str]
 ) -> Error | None:
-    """Whether there would be something, had it not led into a failure again and again."""
-    if candidates.BELOW not in environ:
-        return None
-    limitless = {name: value for name, value in environ.items() if name != candidates.BELOW}
+    """Whether there would be something, had it not led into a failure again and again, or been
+    saved with bad numbers."""
+    limits = candidates.BELOW, BAD
+    limitless = {name: value for name, value in environ.items() if name not in limits}
     counts = candidates.counting(inventories, limitless)
     held = [
         one.key
@@ -124,10 +125,15 @@ def _past_the_limit(
     ]
     if not held:
         return None
+    oldest, below = newest_first(held)[-1].step, environ.get(candidates.BELOW)
+    what = f"there is no checkpoint of a step before {below}"
+    why = "resuming from that step or later repeatedly led to the same failure"
+    if below is None or oldest < int(below):
+        what = "there is no checkpoint from before the numbers of its attempt were bad"
+        why = "the loss was not finite, or replicas differed, when they were saved"
     return Error(
         "checkpoint-unusable",
-        f"there is no checkpoint of a step before {environ[candidates.BELOW]}",
-        why="resuming from that step or later repeatedly led to the same failure; the oldest "
-        f"existing checkpoint is of step  {newest_first(held)[-1].step}",
+        what,
+        why=f"{why}; the oldest existing checkpoint is of step {oldest}",
         help=f"fix the cause of the failure and run the job again, {_ANEW}",
     )

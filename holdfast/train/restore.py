@@ -23,6 +23,7 @@ from holdfast.checkpoint import catalog
 from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.choose import RestorePlan, plan_for
+from holdfast.checkpoint.lineage import bad_steps
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.tensors import read
 from holdfast.errors import Error
@@ -123,6 +124,7 @@ class _Restoring:
         self._tracked = tracked
         self._attempt = attempt
         self._environ = environ
+        self._bad_steps = bad_steps(environ)
         self._fingerprint = tracked.fingerprint()
         self._dropped: dict[Candidate, LoadFailure] = {}
         self._unread: dict[Candidate, str] = {}  # storage did not give it, since we last waited
@@ -279,9 +281,10 @@ class _Restoring:
             )
 
     def _is_sound(self, one: Candidate, found: Restored) -> bool:
-        """After a failure that is to be left behind: whether nothing in it is NaN on any rank. A
-        loss may turn NaN a step after the parameters did."""
-        if candidates.BELOW not in self._environ:
+        """After a failure that is to be left behind, or of an attempt that had one: whether nothing
+        in it is NaN on any rank. A loss may turn NaN a step after the parameters did."""
+        broke = one.where is not Location.ELSEWHERE and one.key.attempt in self._bad_steps
+        if candidates.BELOW not in self._environ and not broke:
             return True
         failure = self._agree(nan_in(found.shared, found.private, self._tracked))
         if failure is not None:

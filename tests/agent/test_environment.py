@@ -2,12 +2,17 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from holdfast import rank
 from holdfast.agent import environment
 from holdfast.agent.fork_protocol import ChildKind
+from holdfast.checkpoint.lineage import BAD, bad_steps
 from holdfast.dimensions import VARIABLE, layout_in
 from holdfast.spec import Job
+from holdfast.train.candidates import BELOW
+from tests.agent.parts import start
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,16 @@ def test_how_workers_are_made(
 ) -> None:
     job = Job.model_validate({"name": "a", **given})
     assert environment.kinds_of(job, instrumented) == expected
+
+
+def test_workers_are_told_what_they_may_not_restore() -> None:
+    job, told = Job(name="a", script="a.py"), start()
+    env = environment.rank_environment(job, told, 0)
+    assert not {BELOW, BAD} & env.keys()
+    told = msgspec.structs.replace(told, restore_below=7, bad_steps=((2, 9), (4, 12)))
+    env = environment.rank_environment(job, told, 0)
+    assert env[BELOW] == "7" and bad_steps(env) == {2: 9, 4: 12}
+    assert {BELOW, BAD} <= rank.VARIABLES, "a worker that has no rank yet waits for them"
 
 
 def test_auto_is_one_worker_per_gpu_and_at_least_one() -> None:

@@ -4,8 +4,8 @@ import msgspec
 
 from holdfast.actions import AnyAction, EndJob, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import Limits, Phase
-from holdfast.controller.numerics import NEAR_STEPS
-from holdfast.controller.state import NOTES_MAX
+from holdfast.controller.numerics import BAD_KEPT, NEAR_STEPS
+from holdfast.controller.state import NOTES_MAX, State
 from holdfast.events import (
     AttemptStopped,
     Broken,
@@ -132,6 +132,32 @@ def test_once_training_is_past_the_place_everything_may_be_restored_again() -> N
     assert only(world.recover(), StartAttempt).restore_below is None
 
 
+def test_what_was_saved_from_a_bad_step_on_stays_out_however_far_training_has_come() -> None:
+    """A spare may still hold it when all that is newer is lost."""
+    world = running()
+    broke(world, 12)
+    world.all_stopped()
+    start = only(world.verdict(cause="nan", summary=SAID, step=11), StartAttempt)
+    assert start.bad_steps == ((1, 11),), "the verdict knows an earlier one"
+    world.train(step=13, restored=10)
+    world.kill("b", 1, step=500)
+    start = only(world.recover(), StartAttempt)
+    assert (start.restore_below, start.bad_steps) == (None, ((1, 11),))
+    resumed = msgspec.json.decode(msgspec.json.encode(world.state), type=State)
+    assert resumed.bad_steps == start.bad_steps, "the next controller knows it, too"
+
+
+def test_the_newest_bad_attempts_are_remembered() -> None:
+    world = running(max_restarts=1000)
+    for number in range(1, BAD_KEPT + 3):
+        step = 100 * number
+        world.train(step=step, restored=step - 1)
+        broke(world, step + 5)
+        start = only(stopped(world, step + 5), StartAttempt)
+    assert len(start.bad_steps) == BAD_KEPT
+    assert start.bad_steps[0] == (3, 305) and start.bad_steps[-1] == (BAD_KEPT + 2, step + 5)
+
+
 def falls_back(world: World, reached: int, restored: int) -> list[AnyAction]:
     """Training comes so far and loses what it has saved; then numbers are bad at step 12."""
     world.train(step=reached, restored=11)
@@ -170,7 +196,7 @@ def test_a_job_that_ignores_nan_trains_on_and_notes_it() -> None:
     assert [note.step for note in world.state.notes] == [12]
     world.kill("b", 1, step=20)
     start = only(world.recover(), StartAttempt)
-    assert start.restore_below is None and start.redo_until == 20
+    assert (start.restore_below, start.bad_steps) == (None, ()) and start.redo_until == 20
 
 
 def test_nan_that_is_heard_of_while_another_fault_is_handled_is_gone_below_all_the_same() -> None:

@@ -112,6 +112,19 @@ def test_what_is_newer_than_a_restored_checkpoint_is_forgotten(
     assert arena.find(StatePart.PRIVATE, Key(1, 9)) is None
 
 
+@pytest.mark.usefixtures("page")
+def test_what_was_saved_with_bad_numbers_is_not_gone_on_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arena = Arena(Arena.create())
+    for step in (8, 9):
+        cells.write(arena, {"w": np.zeros(2)}, cells.TreeStamp(Key(1, step), 0, 1, 7, 0), set())
+    monkeypatch.setenv("HOLDFAST_BAD_STEPS", "[[1,9]]")
+    found = restore.find(arena, ALONE, 0, 7)
+    assert found is not None and found.key == Key(1, 8)
+    assert arena.find(StatePart.PRIVATE, Key(1, 9)) is None
+
+
 def test_batches_that_nobody_could_leave_out_are_not_promised_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -211,10 +211,10 @@ def test_the_same_batches_are_left_out_and_nothing_is_restored_that_is_bad_by_no
     state = it.scene.state
     assert state.start is not None
     state.start = msgspec.structs.replace(state.start, skips=((2, 4),), restore_below=7)
-    state.restore_below = 5
+    state.restore_below, state.bad_steps = 5, ((1, 5),)
     it.obey("a", "b")
     start = it.asked("a")[-1].start
-    assert (start.skips, start.restore_below) == (((2, 4),), 5)
+    assert (start.skips, start.restore_below, start.bad_steps) == (((2, 4),), 5, ((1, 5),))
     state.restore_below = None  # training has passed it since
     it.obey("a", "b")
     assert it.asked("a")[-1].start.restore_below == it.wish.step

@@ -128,6 +128,14 @@ MUTANTS: dict[str, Mutant] = {
         FINITE,
         first=16,
     ),
+    "what was saved with bad numbers may be restored once training has passed them": Mutant(
+        NUMERICS,
+        "known = {**dict(state.bad_steps), state.attempt: state.bad_step}",
+        "known = dict(state.bad_steps)",
+        FINITE,
+        first=1000006,
+        nodes=5,
+    ),
     "what the bad step itself has left may be restored": Mutant(
         NUMERICS,
         "state.restore_below = min(step, state.restore_below or step)",

@@ -6,6 +6,7 @@ from holdfast.actions import AnyAction, Entry, StartAttempt, StopAttempt
 from holdfast.checkpoint.choose import Snapshot
 from holdfast.checkpoint.key import Key
 from holdfast.events import AttemptStopped, Broken, NumbersBroke, Quantity, Store
+from holdfast.messages import Start
 from holdfast.simulation.hardship import draw
 from holdfast.simulation.memory import NodeMemory, WrittenPart
 from holdfast.simulation.numbers import BadNumbers, FiniteNumbers
@@ -71,11 +72,19 @@ def test_bad_state_is_that_of_the_bad_step_and_of_all_after_it() -> None:
     assert [numbers.seen_by(1, rank, 10) for rank in (0, 1)] == [None, 10]
     assert [numbers.seen_by(1, rank, 11) for rank in (0, 1)] == [11, 10]
     parts = frozenset(WrittenPart(key, 0, 1) for key in keys)
-    held = numbers.restorable([NodeMemory(parts, parts, parts)], below=12)
-    assert held[0].shared == {WrittenPart(Key(1, 9), 0, 1)}, (
-        "who goes back looks at what it restores"
-    )
-    assert numbers.restorable([NodeMemory(parts, parts, parts)], below=None)[0].shared == parts
+    good = {WrittenPart(Key(1, 9), 0, 1)}
+
+    def restorable(below: int | None, *bad: tuple[int, int]) -> frozenset[WrittenPart]:
+        order = Start(
+            attempt=2, node_rank=0, node_count=1, workers_per_node=1, store=STORE, redo_until=0,
+            restarts=0, restore_below=below, bad_steps=bad,
+        )  # fmt: skip
+        return numbers.restorable([NodeMemory(parts, parts, parts)], order)[0].shared
+
+    assert restorable(12) == good, "who goes back looks at what it restores"
+    assert restorable(None) == restorable(None, (3, 1)) == parts
+    assert restorable(None, (1, 10)) == good
+    assert restorable(None, (1, 11)) == good, "what an attempt left that had bad ones is looked at"
 
 
 def test_a_world_with_bad_numbers_goes_back_below_each_of_them() -> None:

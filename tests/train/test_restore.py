@@ -345,6 +345,25 @@ def test_before_the_first_poisoned_step_there_has_to_be_something(training: Trai
     assert training.began_from(2, {**env, "HOLDFAST_RESTORE_BELOW": "101"}) == Key(1, 100)
 
 
+def test_what_an_attempt_saved_with_bad_numbers_is_not_used(training: Training) -> None:
+    """Wherever it lies, and whatever is known of later attempts: nothing else says so in memory."""
+    env = {SHARED: str(training.place)}
+    training.snapshot(2, 710)
+    assert training.began_from(3, {**env, "HOLDFAST_BAD_STEPS": "[[1,400],[2,711]]"}) == Key(2, 710)
+    assert training.began_from(3, {**env, "HOLDFAST_BAD_STEPS": "[[2,710]]"}) == Key(1, 700)
+    assert training.began_from(3, {**env, "HOLDFAST_BAD_STEPS": "[[1,401],[2,1]]"}) == Key(1, 400)
+
+
+def test_where_all_was_saved_with_bad_numbers_the_job_does_not_begin_anew(
+    training: Training,
+) -> None:
+    env = {SHARED: str(training.place), "HOLDFAST_BAD_STEPS": "[[1,1]]"}
+    for limit in ({}, {"HOLDFAST_RESTORE_BELOW": "401"}):
+        with pytest.raises(Error, match="before the numbers of its attempt were bad") as told:
+            training.restore(2, env | limit)
+        assert told.value.slug == "checkpoint-unusable" and "step 100" in told.value.why
+
+
 # ── beginning anew ──
 
 

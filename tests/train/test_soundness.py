@@ -174,6 +174,18 @@ def test_a_snapshot_that_holds_nan_is_not_gone_on_from_after_a_failure(
     assert "model.second.bias contains NaN" in caplog.text
 
 
+def test_what_an_attempt_left_that_had_bad_numbers_is_looked_at_ever_after(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(poisoned)
+    job.run(until=9)
+    monkeypatch.setenv("HOLDFAST_BAD_STEPS", f"[[{job.attempt},10]]")
+    job.turn = one_step
+    job.run(until=10)
+    assert job.restored == [0, 8]
+    assert "model.second.bias contains NaN" in caplog.text
+
+
 def test_a_restart_for_another_reason_looks_at_nothing(caplog: pytest.LogCaptureFixture) -> None:
     job = Job(poisoned)
     job.run(until=9)
