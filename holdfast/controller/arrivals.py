@@ -3,12 +3,12 @@
 What ends a new node before it can train (an image that does not start, memory that does not
 suffice, a machine that is bad) most often ends the next one, too. So each that has died early in a
 row makes the next be asked for later, as a kubelet does with containers that crash. Where the job
-cannot go on without more nodes, a few in a row end that; a job that trains lacks only its spares,
-and goes on asking, slowly.
+cannot go on without more nodes, a few in a row end that, unless another image is on its way, which
+the next ones have; a job that trains lacks only its spares, and goes on asking, slowly.
 """
 
 from holdfast.actions import AnyAction, Outcome
-from holdfast.controller import attempts, machines, nodes, sizes
+from holdfast.controller import attempts, machines, nodes, sizes, versions
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies import restart
 from holdfast.controller.state import Node, NodeState, State
@@ -53,7 +53,8 @@ def _new_node_failed(state: State, why: str) -> list[AnyAction]:
     state.node_failed_at = state.now
     if state.phase is Phase.CLOSING:
         return []
-    if state.stillborn >= MAX_STILLBORN and lacks_nodes(state):
+    in_vain = state.stillborn >= MAX_STILLBORN and not versions.image_comes(state)
+    if in_vain and lacks_nodes(state):
         return without_more(state, f"replacement nodes keep failing: {why}")
     wait_s = restart.next_node_s(state.stillborn)
     if wait_s:

@@ -11,7 +11,7 @@ else is wrong, and without any node: where none comes, another image may be the 
 """
 
 from holdfast.actions import AnyAction, KeepVersion, PrepareUpdate
-from holdfast.controller import attempts, incidents, resizing, versions
+from holdfast.controller import attempts, incidents, nodes, resizing, versions
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import Stage, State, UpdateRecord
 from holdfast.events import Keeps, UpdatePrepared, UpdateRequested
@@ -139,7 +139,9 @@ def _switch(state: State, update: UpdateRecord) -> list[AnyAction]:
         versions.use(state, update)  # its engine replaces nodes, one after the other
         if state.wait_deadline is not None:
             state.wait_deadline = state.now + limits.node_wait_s  # for nodes that have it
-        return [KeepVersion(version=state.version, reason=why)]
+        state.stillborn, state.ask_at = 0, None  # those that failed had it not
+        keep = KeepVersion(version=state.version, reason=why)
+        return [keep, *nodes.top_up(state, why)]
     incidents.open_for_update(state, why)
     versions.use(state, update)
     keeps: Keeps = "" if update.when == "now" else "here"

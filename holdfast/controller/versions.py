@@ -27,6 +27,14 @@ def unused(state: State) -> UpdateRecord | None:
     return last if last is not None and last.stage in (Stage.PREPARING, Stage.WAITING) else None
 
 
+def image_comes(state: State) -> bool:
+    """Whether new nodes will have another image, once it is prepared."""
+    update = unused(state)
+    if update is None or update.stage is not Stage.PREPARING:
+        return False
+    return update.version.only_image_of(state.version)
+
+
 def inherit(state: State, version: Version) -> None:
     """The job was stopped, and goes on with the version that it had."""
     if version.number > FIRST.number:

@@ -463,6 +463,7 @@ class Referees:
         self._given_up.journaled(entry)
         self._terms.journaled(entry)
         self._whole.journaled(entry)
+        self._supply.journaled(entry)
         self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)
         if isinstance(entry.event, AttemptStopped):
             self._waits_since = self._env.now
@@ -565,8 +566,7 @@ class Referees:
     def _may_give_up(self, at: float) -> bool:
         waited_s = self._env.now - self._waits_since
         long = waited_s >= self._hard.limits.node_wait_s - 1.0
-        useless = self.stillborn + self._supply.early >= 3
-        return self._persistence.may_give_up(at) or long or useless
+        return self._persistence.may_give_up(at) or long or self._supply.useless(self.stillborn)
 
     def calm(self, trains: bool, what: str, at_work: Sequence[str], nodes: int) -> None:
         """Nothing has gone wrong for long; the job has so many nodes."""

@@ -14,6 +14,8 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     StopRequested,
+    UpdatePrepared,
+    UpdateRequested,
 )
 from tests.controller.test_controller import World, kinds, only, running
 
@@ -75,6 +77,39 @@ def test_a_job_that_waits_says_why_and_gives_up_after_a_few_in_a_row() -> None:
     lost = NodeLost(node="x2", reason=NodeLostReason.PROCESS, detail=KILLED)
     assert only(world.tell(lost), EndJob).outcome is Outcome.GAVE_UP
     assert f"x2 died before it was ready: {KILLED}" in world.state.why
+
+
+def two_failed() -> World:
+    """A job waits for a node, and another image is asked for that may be the way out."""
+    world = World(spare_count=0)
+    world.tell(JobSubmitted())
+    world.add("a")
+    for node in ("x0", "x1"):
+        joins(world, node)
+        dies(world, node)
+    waits(world)
+    joins(world, "x2")
+    world.tell(UpdateRequested(by="me", id="y", image="img:2"))
+    return world
+
+
+def test_it_does_not_give_up_while_another_image_is_prepared_for_the_nodes_to_come() -> None:
+    world = two_failed()
+    assert dies(world, "x2") == [] and world.state.phase is Phase.WAITING
+    given = world.tell(UpdatePrepared(version=2, ready_count=1))
+    assert kinds(given) == ["KeepVersion", "AskNodes"], "one is asked for at once, with the image"
+    joins(world, "x3")
+    assert dies(world, "x3") == [1], "the first of that image"
+
+
+def test_it_gives_up_with_the_next_node_if_that_image_cannot_be_used() -> None:
+    world = two_failed()
+    assert dies(world, "x2") == []
+    world.tell(UpdatePrepared(version=2, ready_count=0, why="ImagePullBackOff"))
+    assert waits(world) == pytest.approx(20.0, abs=0.2)
+    joins(world, "x3")
+    lost = NodeLost(node="x3", reason=NodeLostReason.PROCESS, detail=KILLED)
+    assert only(world.tell(lost), EndJob).outcome is Outcome.GAVE_UP
 
 
 def test_a_job_that_comes_to_wait_does_not_wait_for_as_long_as_its_spares() -> None:

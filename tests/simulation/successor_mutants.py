@@ -78,8 +78,8 @@ OF_SUCCESSORS: dict[str, Mutant] = {
     ),
     "one useless node ends the job": Mutant(
         ARRIVALS,
-        "if state.stillborn >= MAX_STILLBORN and lacks_nodes(state):",
-        "if lacks_nodes(state):",
+        "in_vain = state.stillborn >= MAX_STILLBORN and not versions.image_comes(state)",
+        "in_vain = not versions.image_comes(state)",
         Promise.PERSISTENCE,
         first=41,
     ),

@@ -3,12 +3,14 @@
 import msgspec
 import pytest
 
-from holdfast.actions import Entry
+from holdfast.actions import Entry, KeepVersion, PrepareUpdate
+from holdfast.events import ControllerResumed, DeadlinePassed, NodeLeft
 from holdfast.simulation.environment import Environment, Foul
 from holdfast.simulation.one_controller import IN_A_ROW, OTHERS_S, SAID_S, OneTerm, Succession
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.supply import DEATHS_MAX, FairSupply
-from tests.simulation.test_referees import diagnosed, hardship, order, start
+from holdfast.versions import Version
+from tests.simulation.test_referees import diagnosed, entry, hardship, order, start
 
 
 def test_an_agent_obeys_no_older_term() -> None:
@@ -114,4 +116,32 @@ def test_new_nodes_that_die_one_after_the_other_come_slowly() -> None:
     assert not judge.died("n", 122.0) and not judge.died("m", 123.0)
     slow = FairSupply(wanted=3)
     assert not any(slow.died(f"n{n}", 60.0 * n) for n in range(100))
-    assert slow.early == 100
+    assert slow.useless(0)
+
+
+def failing(*others: Entry) -> FairSupply:
+    """Three nodes have failed, two of which said so, and then these came."""
+    judge = FairSupply(wanted=3)
+    for node in ("n0", "n1"):
+        judge.journaled(entry(NodeLeft(node=node, failed="the forkserver dies while it starts")))
+    judge.journaled(entry(NodeLeft(node="n3")))
+    judge.died("n0", 1.0)
+    assert not judge.useless(0) and judge.useless(1)
+    judge.died("n2", 2.0)
+    assert judge.useless(0)
+    for one in others:
+        judge.journaled(one)
+    return judge
+
+
+def test_nodes_that_fail_are_in_vain_unless_others_will_have_another_image() -> None:
+    newer, code = Version(number=2, image="other"), Version(number=2, code="other")
+    tick, again = DeadlinePassed(), ControllerResumed(existing=())
+    asked = entry(tick, PrepareUpdate(version=newer, reason=""))
+    assert failing(entry(tick, PrepareUpdate(version=code, reason=""))).useless(0)
+    assert not failing(asked).useless(0)
+    assert not failing(entry(again, *asked.actions)).useless(0)
+    assert failing(asked, entry(again)).useless(0)
+    assert failing(asked, entry(tick, KeepVersion(version=newer, reason=""))).useless(0)
+    used = entry(tick, KeepVersion(version=newer, reason="")), asked
+    assert failing(*used).useless(0), "it is the same image"
