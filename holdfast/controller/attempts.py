@@ -36,7 +36,7 @@ def _wait_for_nodes(state: State) -> list[AnyAction]:
     count = nodes.missing(state)
     state.why = f"{count} more node{'s' if count != 1 else ''} needed to start"
     if state.preparing:
-        node, what = next(iter(state.preparing.items()))
+        node, what = next(reversed(state.preparing.items()))
         state.why += f" ({state.nodes[node].name}: {what})"
     if state.ask_at is not None and state.now < state.ask_at:
         state.ask_at = min(state.ask_at, state.now + restart.LAST_BACKOFF_S)

@@ -231,6 +231,7 @@ def _node_preparing(state: State, event: NodePreparing) -> list[AnyAction]:
     node = state.nodes.get(event.node)
     if node is None or node.state is not NodeState.JOINING:
         return []
+    state.preparing.pop(event.node, None)  # the newest comes last
     state.preparing[event.node] = event.what
     if state.phase is Phase.WAITING and event.moved and len(state.ranks) < state.size:
         state.wait_deadline = None  # it begins anew

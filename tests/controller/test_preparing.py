@@ -38,6 +38,19 @@ def test_a_node_that_fetches_data_is_waited_for_as_long_as_it_comes_further() ->
     assert "data set d: access denied" in end.reason
 
 
+def test_the_reason_of_a_wait_is_what_was_told_last() -> None:
+    """Node a has what b, on the same machine, fetches only now."""
+    world = World()
+    world.tell(JobSubmitted())
+    for node in ("a", "b"):
+        world.tell(NodeJoined(node=node, name=node, address=f"10.0.0.{node}", workers=1))
+        world.tell(NodePreparing(node=node, what="data set d: 0 of 9 GB fetched", moved=True))
+    world.tell(NodePreparing(node="a", what="starting its worker processes", moved=True))
+    assert world.state.why.endswith("needed to start (a: starting its worker processes)")
+    world.tell(NodePreparing(node="b", what="data set d: 1 of 9 GB fetched", moved=True))
+    assert world.state.why.endswith("needed to start (b: data set d: 1 of 9 GB fetched)")
+
+
 class Counting(dict[str, Node]):
     """Nodes, and how often somebody looked at all of them."""
 

@@ -62,7 +62,8 @@ def test_workers_find_the_whole_data_set_and_the_next_attempt_reads_nothing(
     assert site.reads == 2
     said = [event.what for event in controller.of_kind(NodePreparing)]
     assert said[0].startswith("data set my-tokens: ")
-    assert said[-1] == "data set my-tokens: is ready"
+    assert said[-1] == "starting its worker processes", "nothing waits for data any more"
+    assert "data set my-tokens: is ready" in agent.words()
 
 
 @pytest.mark.slow

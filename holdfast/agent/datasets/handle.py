@@ -31,6 +31,7 @@ USED_EVERY_S = 600.0  # the time of last use is that of a lease
 MESSAGE_BYTES = 1 << 16
 STEPS = 4  # facts about progress in `recovery.node_wait_s`, at least
 TOLD_PARTS = 20  # of a data set, each at once
+STARTING = "starting its worker processes"  # when all data sets are here
 MAX_FRUITLESS = 3  # processes in a row that die where one has died before: no progress
 
 
@@ -136,7 +137,8 @@ class DatasetsHandle:
         self._told = now, str(kind[0]), told, self._moved
         note(f"agent: {text}")
         node = self._environment["HOLDFAST_NODE"]
-        self._tell(NodePreparing(node=node, what=text, moved=self._moved))
+        what = STARTING if self.whole else text  # what the job waits for now, not what was
+        self._tell(NodePreparing(node=node, what=what, moved=self._moved))
         self._moved = False
 
     def _is_progress(self, news: FetchNews) -> bool:
