@@ -46,3 +46,13 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
     incidents.open_for_hang(state, event, first)
     grace_s, parks = state.limits.restart_grace_s, state.limits.replicas and bool(event.ranks)
     return attempts.stop(state, Phase.RECOVERING, event.summary, grace_s, parks=parks)
+
+
+def comes_again(state: State) -> bool:
+    """Whether a script that reports no steps hangs after as many steps and in the same place as in
+    the attempt before: it came no further, however long that took."""
+    if state.instrumented or len(state.incidents) < 2:
+        return False
+    before, now = state.incidents[-2:]
+    known = now.cause == before.cause == "hang" and " after step " in now.summary
+    return known and now.summary == before.summary

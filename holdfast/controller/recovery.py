@@ -213,8 +213,9 @@ def restored(state: State, step: int) -> None:
 
 def _made_progress(state: State, verdict: Diagnosed) -> bool:
     """Steps done in this attempt or, where none are reported, some life of it. A script that came
-    to its end and hung there has nothing left to come further with."""
-    if verdict.signature == hangs.ENDED:
+    to its end and hung there has nothing left to come further with, and one that hangs again where
+    it hung before came no further."""
+    if verdict.signature == hangs.ENDED or hangs.comes_again(state):
         return state.max_step != state.progress_mark
     if _ran_s(state) >= restart.FRUITFUL_S:
         state.last_failure = None

@@ -40,8 +40,9 @@ def suspected(world: World, attempt: int | None = None) -> HangSuspected:
 
 
 def judged(world: World, judgement: Judgement = Judgement.HANG, **what: object) -> HangJudged:
-    what = {"ranks": ((1, 1),), "summary": STORY, "attempt": world.state.attempt} | what
-    return HangJudged(judgement=judgement, confidence=0.9, ago_s=3.0, evidence=("a", "b"), **what)  # type: ignore[arg-type]
+    known = {"ranks": ((1, 1),), "summary": STORY, "attempt": world.state.attempt, "ago_s": 3.0}
+    what = known | what
+    return HangJudged(judgement=judgement, confidence=0.9, evidence=("a", "b"), **what)  # type: ignore[arg-type]
 
 
 def test_a_suspicion_is_answered_by_a_look_and_changes_nothing() -> None:
@@ -181,7 +182,8 @@ def test_a_script_without_steps_that_hangs_as_it_ends_has_lived_until_it_hung(
         started = MilestoneReached(attempt=world.state.attempt, milestone=Milestone.STARTED)
         world.tell(started)
         world.now += lived_s + 15.0
-        hang = msgspec.structs.replace(judged(world), ago_s=15.0)
+        told = "Rank 1 hung: in main (train.py:9)"
+        hang = msgspec.structs.replace(judged(world, summary=told), ago_s=15.0)
         assert "StopAttempt" in kinds(world.tell(hang))
         world.all_stopped()
         counted.append(world.state.fruitless)
@@ -191,6 +193,41 @@ def test_a_script_without_steps_that_hangs_as_it_ends_has_lived_until_it_hung(
             world.now = max(world.now, deadline)
             world.tell(DeadlinePassed())
     assert counted == fruitless
+
+
+def hang_after(world: World, step: int, lived_s: float) -> None:
+    """A script that reports no steps has lived so long and hangs; what follows is waited for."""
+    attempt = world.state.attempt
+    for milestone in (Milestone.STARTED, Milestone.STEPPED):
+        world.tell(MilestoneReached(attempt=attempt, milestone=milestone))
+    world.now += lived_s + 15.0
+    told = f"All ranks hung after step {step}: in read_batch (train.py:9)"
+    world.tell(judged(world, summary=told, ranks=(), ago_s=15.0))
+    world.all_stopped()
+    while not world.state.ended and world.state.phase is not Phase.STARTING:
+        deadline = world.controller.next_deadline()
+        assert deadline is not None
+        world.now = max(world.now, deadline)
+        world.tell(DeadlinePassed())
+
+
+def test_a_script_that_hangs_at_the_same_step_again_and_again_is_not_restarted_for_ever() -> None:
+    """However long each attempt takes to come there; the window never has as many restarts."""
+    world = World(max_restarts=4, window_s=3600.0)
+    world.submit(instrumented=False)
+    for attempt in range(1, 6):
+        assert (world.state.attempt, world.state.ended) == (attempt, False)
+        hang_after(world, 400, lived_s=3000.0)
+    assert world.state.outcome is Outcome.GAVE_UP
+    assert "4 restarts in a row without progress; last: All ranks hung" in world.state.why
+
+
+def test_hangs_at_other_steps_are_other_hangs() -> None:
+    world = World(max_restarts=4, window_s=3600.0)
+    world.submit(instrumented=False)
+    for attempt in range(1, 12):
+        hang_after(world, 400 + attempt, lived_s=3000.0)
+        assert not world.state.ended and world.state.fruitless == 0
 
 
 @pytest.mark.parametrize("lived_s", [8.0, 7200.0])
