@@ -264,6 +264,26 @@ def test_a_name_whose_record_is_a_link_to_nothing_is_taken(
     assert tried == ["true-2"]
 
 
+def test_delete_of_a_job_of_this_machine_says_how_it_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not that a kubeconfig is missing, unless a cluster was asked for; and the help works."""
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "my home"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    folder = jobs_home() / "gpt"
+    os.close(create(Job(name="gpt", script="train.py"), folder, now=0.0))
+    for words in ((), ("--on", "local")):
+        said = holdfast("delete", "gpt", *words)
+        assert said.status == ExitStatus.USAGE
+        assert "job 'gpt' is on this machine, and delete is for jobs in a cluster" in said.err
+        assert f"holdfast stop gpt && rm -r '{folder}'" in said.err
+    assert holdfast("stop", "gpt").status == ExitStatus.OK
+    assert "error[kubeconfig-unusable]" in holdfast("delete", "gpt", "--on", "kubernetes").err
+    assert "error[kubeconfig-unusable]" in holdfast("delete", "rum").err
+    assert holdfast("delete", "rum", "--on", "local").status == ExitStatus.NOT_FOUND
+    assert folder.is_dir()
+
+
 def test_the_home_of_a_variable_that_no_shell_has_read_is_expanded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
