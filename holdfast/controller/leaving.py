@@ -2,8 +2,9 @@
 
 Ending early is no fault when everybody does: a `break` out of the loop, an early stop. So such an
 exit is only noted. If nobody is left, the job has succeeded. If others fail meanwhile, or are still
-in their steps when the time for leaving is over, the rank that left is what went wrong. Ranks that
-have left their loop as well, and save or export something, are given the time that takes.
+in their steps when the time for leaving is over, the rank that left is what went wrong. If others
+end within it, some steps later, the end says which rank was the first, and after which step. Ranks
+that have left their loop as well, and save or export something, are given the time that takes.
 """
 
 from collections.abc import Iterable
@@ -79,4 +80,7 @@ def _how_it_ended(state: State) -> str:
     first = _first(state)
     if first is None:
         return "every worker finished"
+    left_at, last = first.progress.step or 0, state.max_step or 0
+    if left_at < last:
+        return f"{_told(first)}, and others with status 0 up to step {last}"
     return f"every worker exited with status 0; the job ended early, after step {state.max_step}"

@@ -30,6 +30,17 @@ def test_a_job_that_every_rank_leaves_early_with_status_0_has_succeeded() -> Non
     assert end.reason == ("every worker exited with status 0; the job ended early, after step 12")
 
 
+def test_a_job_that_one_rank_leaves_before_the_others_says_which_and_when() -> None:
+    world = running()
+    early(world, "b", 1, step=20)
+    done = Progress(step=1000, finished=True)
+    end = only(world.tell(world.exited("a", 0, exit_code=0, progress=done)), EndJob)
+    assert (end.outcome, world.state.why) == (Outcome.SUCCEEDED, end.reason)
+    assert end.reason == (
+        "rank 1 exited with status 0 after step 20, and others with status 0 up to step 1000"
+    )
+
+
 def test_a_rank_that_leaves_early_is_told_apart_by_what_the_others_do() -> None:
     """They may have left their loop too and save for long; who trains on has lost it."""
     world = running()
