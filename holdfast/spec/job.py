@@ -136,11 +136,13 @@ class Recovery(Section):
     node_wait_s: Seconds = 600.0
     """How long to wait for missing nodes before giving up."""
     hangs: Literal["auto", "off"] = "auto"
-    """Whether workers that make no progress are examined, and restarted if they hang. Scripts that
-    do not call `holdfast.train.join()` report no progress to watch."""
+    """Whether workers that make no progress are examined, and restarted if they hang. A script that
+    does not report its steps is watched once steps of its optimizer, or printed ones, are seen."""
     hang_timeout_s: Seconds = 600.0
-    """Workers without progress for this long count as hung, whatever they do; blocked and idle ones
-    count as hung long before. Must exceed the longest evaluation or save of the script."""
+    """Workers of a script that reports its steps count as hung without progress for this long,
+    whatever they do; blocked and idle ones count as hung long before. Must exceed the longest
+    evaluation or save of the script. Where steps are only seen, workers that work are never taken
+    for hung; where no step is seen, as in a script that only sleeps, no worker is."""
     step_timeout_s: Seconds | None = None
     """Maximum duration of a step, including the wait for its data, in a script that marks all
     else that takes long by `with run.section(...)`: a rank that computes or waits longer counts as
