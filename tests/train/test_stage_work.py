@@ -9,22 +9,28 @@ import torch
 from holdfast.train.layouts.stage_work import StageWork
 
 
+def _lasts(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
 class Stage:
     """As a schedule uses it."""
 
     def forward_one_chunk(self, number: int, *, save: bool) -> str:
         assert save
-        time.sleep(0.02)
+        _lasts(0.02)
         return f"activation {number}"
 
     def backward_one_chunk(self, number: int) -> None:
-        time.sleep(0.02 * (number > 0))
+        _lasts(0.02 * (number > 0))
 
     def backward_weight_one_chunk(self, number: int) -> None:
         raise ValueError(number)
 
     def get_fwd_recv_ops(self) -> None:
-        time.sleep(0.5)
+        _lasts(0.1)
 
 
 def test_what_a_stage_computes_counts_and_what_it_waits_for_does_not() -> None:
