@@ -44,6 +44,7 @@ def answer(connection: PeerConnection) -> None:
     connection.patience(WORD_S)
     connection.say(LinkRate(bytes_per_s=there))
     connection.pour(FIRST_S + EACH_WAY_S, MOST_BYTES, answered=False)
+    connection.until_closed(WORD_S)  # on a fast link all was sent, and not all read yet
     connection.drop()
 
 

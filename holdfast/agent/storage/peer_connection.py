@@ -122,6 +122,12 @@ class PeerConnection:
             return (total - counted) / (over - since)
         return total / (over - began) if began and over > began else 0.0
 
+    def until_closed(self, within_s: float) -> None:
+        """Wait for the other side to hang up."""
+        waiting = select.poll()
+        waiting.register(self._sock, select.POLLIN)
+        waiting.poll(1e3 * within_s)
+
     def drop(self) -> None:
         """Hang up, and send nothing of what waits to be sent."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -48,6 +48,14 @@ def test_two_nodes_of_a_machine_measure_both_ways_and_know_that_they_share_it() 
         assert measured(other, one.address, 8).there_bytes_per_s > 1e6, "both do it again"
 
 
+def test_what_was_sent_before_the_time_was_over_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a link of gigabytes a second, where the most that is sent has left long before."""
+    monkeypatch.setattr(link_probe, "MOST_BYTES", 1 << 20)
+    with other_side(link_probe.answer) as address:
+        found = measure(address, KEY)
+    assert not found.trouble and found.back_bytes_per_s > 0
+
+
 def test_a_stranger_is_told_nothing_and_measures_nothing() -> None:
     with sites(1) as (one,):
         found = measure(one.address, key_of("another job's"))
