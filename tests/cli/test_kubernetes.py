@@ -197,7 +197,7 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     site.until(stand_together)
     site.until(lambda: "waits_here" in site.holdfast("stacks", "gpt", "--rank", "1").stdout)
     checked = site.answer("check", "gpt")
-    network = {"links": [], "lines": [], "slow": {}}
+    network: dict[str, Any] = {"links": [], "lines": [], "slow": {}}
     assert checked == {"job": "gpt", "ok": True, "spares": [], "missing": [], "network": network}
     inside = site.holdfast("chaos", "gpt", "--fault", "SIGSTOP", "--rank", "1")
     assert inside.returncode == 3, inside.stderr
