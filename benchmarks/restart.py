@@ -16,13 +16,14 @@ recovered. `holdfast` uses the library with a snapshot at every step, `in_proces
 the processes of survivors (`kept`: of how many at least), `replicas` has a node for each rank and
 loses a whole one, so that its figure is how long the other one does no step, `holdfast_auto`
 takes snapshots as often as its default allows (1 % of the step time), `holdfast_plain` is the
-script written for torchrun. `node_loss` has a spare and loses a node.
+script written for torchrun. `node_loss` loses a node each time that a spare is warm.
 torchrun runs with its defaults and, as `torchrun_own_store`, with the setting under which it
 recovers best. `--quick` leaves out the variants. `--small` trains 2.9 million parameters in steps
 about as long: next to no memory has to be moved then, so it shows what a restart costs besides.
 """
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -161,6 +162,8 @@ def _kill(
     rank, share = chance.randrange(2), chance.random()
     if not until(lambda: ready(steps_of(steps), wanted), process, plan.start_limit_s):
         raise SystemExit(f"no {wanted} steps in {plan.start_limit_s} s:\n{_tail(steps)}")
+    if contestant.loses_nodes:
+        until(lambda: _has_spare(steps.parent), process, plan.start_limit_s)
     now = newest(steps_of(steps))
     time.sleep(share * (now[-1].at - now[-3].at))  # anywhere within a step: two lines a step
     victim = next(step for step in now if step.rank == rank)
@@ -173,6 +176,20 @@ def _kill(
 
     until(lambda: judged().caught_up_s is not None, process, plan.limit_s)
     return judged()
+
+
+def _has_spare(folder: Path) -> bool:
+    """Whether a warm node waits. Asking takes half a second of a processor, so it is not asked for
+    all the time."""
+    environment = {**os.environ, "HOLDFAST_HOME": str(folder / "home")}
+    told = subprocess.run(
+        [str(BIN / "holdfast"), "status", "restart", "--json"],
+        env=environment, capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    if any(node["state"] == "spare" for node in json.loads(told)["nodes"]):
+        return True
+    time.sleep(1.0)
+    return False
 
 
 def agent_of(worker: int) -> int:

@@ -45,6 +45,10 @@ class NodeEngine(Protocol):
     def host(self) -> str:
         """The address of this machine that nodes know; the controller listens there."""
 
+    @property
+    def shares_processors(self) -> bool:
+        """Whether all nodes run on this machine, so that one that starts slows the others down."""
+
     def living(self) -> list[Any]:
         """`StartedAgent`s of the job that live, whoever started them."""
 
@@ -71,6 +75,7 @@ class Processes:
     """Agents as processes of this machine, each with a session of its own."""
 
     host = HERE
+    shares_processors = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

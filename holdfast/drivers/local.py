@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -21,6 +21,8 @@ import msgspec
 from holdfast import journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
+from holdfast.controller.nodes import missing
+from holdfast.controller.phases import Phase
 from holdfast.drivers import engines, records
 from holdfast.drivers.engines import NodeEngine, StartedAgent
 from holdfast.drivers.fencing import Fenced, require_gone, say_stuck
@@ -52,6 +54,8 @@ from holdfast.spec import Job
 
 REGISTER_S = 60.0  # for a new agent to connect: its interpreter may start on a busy machine
 RECONNECT_S = 10.0  # for an agent to find a controller that came back
+SPARES_AFTER_S = 10.0  # a job that takes longer to train again goes on beside its next spare
+LOOK_S = 0.05
 LEAVE_S = 10.0  # for agents to end by themselves when the job is over
 
 Observer = Callable[[Entry, State], None]
@@ -212,6 +216,11 @@ def _run(
         decides[1].close()
 
 
+def recovers(state: State) -> bool:
+    """Whether a fault is being recovered from, and all nodes that this takes are there."""
+    return state.phase in (Phase.RECOVERING, Phase.STARTING) and not missing(state)
+
+
 def _account(node: str, fenced: Fenced) -> list[AnyEvent]:
     """What SIGKILL does not end runs no more code of its own, so the job goes on without it."""
     if not fenced.stuck:
@@ -311,23 +320,32 @@ class LocalDriver:
     # ── what the shell orders ──
 
     def make(self, order: AskNodes) -> None:
-        """Start so many agents."""
+        """Start so many agents; spares of this machine once what recovers without them trains."""
         self._engine.see_room(self._state.wanted)
-        self._start_agents(order.count)
+        if self._engine.shares_processors and recovers(self._state):
+            self._do(self._start_spares(order.count))
+        else:
+            self._start_agents(order.count)
 
     def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
         """Kill everything of a node."""
         self._agents.pop(order.node, None)
-        task = asyncio.create_task(self._kill(order.node, done))
+        self._do(self._kill(order.node, done))
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        async def done() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._host.fail(error)
+                raise
+
+        task = asyncio.create_task(done())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _kill(self, node: str, done: Callable[[Sequence[AnyEvent]], None]) -> None:
-        try:
-            fenced = await asyncio.to_thread(self._engine.fence, {node})
-        except Exception as error:
-            self._host.fail(error)
-            raise
+        fenced = await asyncio.to_thread(self._engine.fence, {node})
         say_stuck(fenced)
         done(_account(node, fenced))
 
@@ -352,6 +370,13 @@ class LocalDriver:
                 else "has free space again"
             )
             say(f"the disk under {self._folder} {what}")
+
+    async def _start_spares(self, count: int) -> None:
+        latest = self._clock.now() + SPARES_AFTER_S
+        while recovers(self._state) and self._clock.now() < latest:
+            await asyncio.sleep(LOOK_S)
+        if not self._state.ended:
+            self._start_agents(count)
 
     def _start_agents(self, count: int) -> None:
         for name in new_names(self._folder, count):

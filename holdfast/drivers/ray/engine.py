@@ -172,6 +172,8 @@ class RayAgent:
 class RayActors:
     """Starts, finds and ends agents of one job on Ray."""
 
+    shares_processors = False
+
     def __init__(self, folder: Path, address: str) -> None:
         self._folder, self._address = folder, address
         self._job = Job.model_validate_json((folder / "job.json").read_bytes())

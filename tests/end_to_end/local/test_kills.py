@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.local.jobs import TOGETHER, small
+from holdfast import journal
+from holdfast.drivers.local import SPARES_AFTER_S
+from holdfast.events import Milestone, MilestoneReached, NodeJoined, NodeLost
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
 from tests.more import MORE, long, sample
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -88,6 +91,7 @@ def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> Non
     (incident,) = job.incidents()
     assert (incident.cause, incident.node) == ("node-lost", victim)
     assert "heartbeat" in incident.summary
+    _its_next_spare_left_the_processors_to_what_recovered(job)
 
 
 @long
@@ -107,3 +111,15 @@ def test_many_kills_in_a_row_at_random_moments(home: Path) -> None:
     job.wait_end()
     assert [i.cause for i in job.incidents()] == ["worker-killed"] * KILLS
     assert max(i.steps_lost for i in job.incidents()) <= 1
+
+
+def _its_next_spare_left_the_processors_to_what_recovered(job: RunningJob) -> None:
+    entries = list(journal.entries(job.folder / "journal.jsonl"))
+    (lost,) = [e.at for e in entries if isinstance(e.event, NodeLost)]
+    trained = [
+        e.at
+        for e in entries
+        if isinstance(e.event, MilestoneReached) and e.event.milestone is Milestone.FIRST_STEP
+    ]
+    joined = [e.at for e in entries if isinstance(e.event, NodeJoined) and e.at > lost]
+    assert all(at > trained[1] or at > lost + SPARES_AFTER_S for at in joined)
