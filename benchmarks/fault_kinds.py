@@ -47,7 +47,7 @@ KINDS: dict[str, Kind] = {
     "host memory refused": Kind(("out-of-memory",)),
     "memory leak": Kind(("out-of-memory",), needs=MEMORY),
     "disk full": Kind(("disk-full",), needs=MOUNTS),
-    "/dev/shm full": Kind(("disk-full",), needs=MOUNTS),
+    "/dev/shm full": Kind(("out-of-memory", "disk-full"), needs=MOUNTS),  # its summary names it
     "read-only folder": Kind(("worker-exception", "environment"), needs=MOUNTS),
     "open files": Kind(("limit-reached",)),
     "connection refused": Kind(("environment",)),
