@@ -11,6 +11,11 @@ repeats the check that it has failed, beside it: a spare or, where there is no o
 which trains on. Where that one fails likewise, or one before it has and none has passed since, or
 where too many have failed, it is not the machine: a spare then stays, warm and not counted, and is
 checked again; so it does while nobody has answered.
+
+A member whose network is slow has failed as well, where attempts have failed one after the other.
+If it is not replaced then, training is tried with it all the same, and slowness alone stops
+nothing: it is a warning from then on. So it is from the beginning where steps had only become
+slower.
 """
 
 import re
@@ -20,10 +25,12 @@ from holdfast.actions import AnyAction, CheckNodes
 from holdfast.controller import conditions
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies import replace
+from holdfast.controller.policies.ladder import PUZZLING
 from holdfast.controller.state import FailedCheck, Node, NodeState, State, UnclearFailure
 from holdfast.events import Diagnosed, HealthChanged, NodesChecked, Severity
 
 CONDITION = "failed-checks"
+NETWORK, SLOW_NETWORK = "network", "slow-network"  # as a check, and as a condition
 AGAIN_S = 600.0  # until spares that have failed and stay are checked again
 IN_A_ROW = 2  # machines that have failed, whatever it was: no other one is left
 SHARED = "check what the nodes share (storage, network, image)"
@@ -244,7 +251,32 @@ def _compare(
         tell(state, f"{count} ({told}), so none is replaced: {SHARED}")
     for node_id, why in found.items():
         if not why or (node_id in members and node_id not in bad and node_id not in unclear):
-            conditions.remember(state, state.nodes[node_id], _condition(node_id, why))
+            slow = _checks_of(why) == (NETWORK,)
+            node, own, links = state.nodes[node_id], "" if slow else why, why if slow else ""
+            conditions.remember(state, node, _condition(node_id, own))
+            if node_id in members:  # links of others are measured only where somebody asks
+                fails = state.fruitless >= PUZZLING
+                grave = Severity.FATAL if fails else Severity.WARN
+                conditions.remember(state, node, _slow_network(node_id, links, grave))
+
+
+def tolerate(state: State) -> None:
+    """What follows from checks has been decided: training goes on with those that are only slow."""
+    for node_id in state.ranks.values():
+        for one in conditions.faults(state, node_id):
+            if one.condition == SLOW_NETWORK:
+                told = _slow_network(node_id, one.detail, Severity.WARN)
+                conditions.remember(state, state.nodes[node_id], told)
+
+
+def _slow_network(node: str, why: str, severity: Severity) -> HealthChanged:
+    return HealthChanged(
+        node=node,
+        condition=SLOW_NETWORK,
+        severity=severity if why else Severity.OK,
+        detail=why,
+        advice="check its interface, cable and switch port" if why else "",
+    )
 
 
 def _condition(node: str, why: str, severity: Severity = Severity.FATAL) -> HealthChanged:

@@ -2,7 +2,8 @@
 
 A profile costs the steps that it looks at, so there is at most one in an attempt and one an hour,
 whoever was the controller in between. What it says is a note, which `holdfast why`, `status` and
-the dashboard show.
+the dashboard show. Where no rank is a straggler, it may be the network: links are not measured
+beside training, so that is done where machines may be checked, once this attempt has ended.
 """
 
 from holdfast.actions import AnyAction, ProfileSteps
@@ -27,6 +28,7 @@ def _slowed(state: State, event: StepsSlowed) -> list[AnyAction]:
         f"({event.step_s:.3g} s each, {event.usual_s:.3g} s before)"
     )
     state.note(event.step, 0, told)
+    state.slowed = 0 if state.stragglers else state.attempt
     last = state.profiled
     if last is not None and (last[0] == state.attempt or state.now - last[1] < EVERY_S):
         return []

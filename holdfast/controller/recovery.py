@@ -110,6 +110,8 @@ def when_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     verdict = conditions.explained(state, verdict)
     incidents.apply_verdict(state, verdict)
     actions = _climb(state, verdict)
+    machines.tolerate(state)
+    state.slowed = 0
     if state.repeating is None or state.repeating.id:  # else it waits for what groups show
         state.suspicion = None
     return actions
@@ -277,6 +279,7 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
         unproven=unproven,
         recurs=recurs,
         checked=state.checked,
+        slowed=state.slowed == state.attempt,
         named=state.named.count(named) if named else 0,
         nameless=len(state.nameless),
     )

@@ -401,6 +401,7 @@ class State(msgspec.Struct, kw_only=True):
     named: list[str] = []  # nodes that their verdicts name, one after the other
     nameless: list[float] = []  # hangs and corruptions, lately, that name no node
     checked: bool = False  # all machines were, since the last progress
+    slowed: int = 0  # attempt whose steps have become slower, and no rank is to blame
     suspicion: Diagnosed | None = None  # verdict that waits for that
     repeating: StepsToRepeat | None = None  # groups of nodes do, or will once nothing disturbs
     repeat_wishes: list[str] = []  # that were heard; the newest

@@ -26,6 +26,7 @@ def found(state: State, event: StragglersFound) -> list[AnyAction]:
         return []
     before = {one.rank for one in state.stragglers if one.cause is not SlowBy.STAGE}
     state.stragglers = event.stragglers
+    state.slowed = 0 if event.stragglers else state.slowed
     for straggler in event.stragglers:
         known = _was_noted(state, straggler)
         if not known if straggler.cause is SlowBy.STAGE else straggler.rank not in before:

@@ -84,6 +84,11 @@ class LinkMeasurement:
         else:
             done((), LinkFinding())
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether any are measured."""
+        return bool(self._rings)
+
     def answered(self, node: str, answer: MachineChecked) -> None:
         """What a node says to one of our orders."""
         pair, _ = self._asked.get(answer.number, (None, 0.0))

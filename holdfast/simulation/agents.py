@@ -345,7 +345,7 @@ class SimulatedAgent:
         self._up(EvidenceReply(number=number, found=NodeEvidence(node=self.node)))
 
     def _tell_checked(self, order: CheckMachine) -> None:
-        self._up(checked(order, self.node, self._env.found_on(self.fault), self.drags))
+        self._up(checked(order, self, self._env))
 
     def _tell_prepared(self, question: PrepareVersion) -> None:
         why = self._truth.flaw(question.version)

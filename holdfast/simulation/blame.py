@@ -17,6 +17,7 @@ from holdfast.events import (
 )
 from holdfast.simulation.group_faults import FairGroups
 from holdfast.simulation.repeating_errors import FairErrors
+from holdfast.simulation.slow_ports import FairNetworks
 from holdfast.simulation.slowness import Slow
 
 NAMED = 3  # hangs, before a node is left for them
@@ -31,7 +32,7 @@ class FairBlame:
     """What is true of the attempts, and what was said of them."""
 
     def __init__(self) -> None:
-        self.groups, self.errors = FairGroups(), FairErrors()
+        self.groups, self.errors, self.networks = FairGroups(), FairErrors(), FairNetworks()
         self.judged = 0  # ranks whose times were told, once for each time
         self._wrong = 0
         self._slow: dict[int, dict[int, str]] = {}  # attempt → rank → its node
@@ -84,6 +85,9 @@ class FairBlame:
 
     def journaled(self, entry: Entry) -> str:
         """Who is named, and given up."""
+        return self.networks.judged(entry) or self._judged(entry)
+
+    def _judged(self, entry: Entry) -> str:
         event = entry.event
         match event:
             case StragglersFound():

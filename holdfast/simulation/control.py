@@ -465,6 +465,8 @@ class Control:
         if deadline is not None and deadline != self._deadline:
             self._env.after(max(0.0, deadline - self.clock), self._deadline_passed, deadline)
         self._deadline = deadline
+        if "slow_ports" in self._env.hardship.rates and self.shell.checks.links.goes_on:
+            self.look_in(LOOK_S)
 
     def _deadline_passed(self, deadline: float) -> None:
         if deadline == self._deadline:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from enum import StrEnum
 from random import Random
+from typing import NamedTuple
 
 from holdfast.simulation.hardship import Hardship
 
@@ -53,6 +54,16 @@ class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of th
         self.promise, self.at, self.how = promise, at, how
 
 
+class SlowPort(NamedTuple):
+    """It carries bytes `times` as slowly as others."""
+
+    times: float
+    since: float
+
+
+SOUND_PORT = SlowPort(1.0, -math.inf)
+
+
 class Environment:
     """The virtual clock, the dice and how hard this world is."""
 
@@ -61,6 +72,7 @@ class Environment:
         self.hardship = hardship
         self.calm = False  # the hardship is over
         self.shared_fault = ""  # what checks find on every machine
+        self.ports: dict[str, SlowPort] = {}  # of nodes
         self.dice = Random(f"world {hardship.seed}")
         self.happened = 0  # how many things have
         self._at_once = 0  # how many at this moment

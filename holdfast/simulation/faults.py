@@ -14,6 +14,7 @@ from holdfast.simulation.error_faults import OF_ERRORS
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED, Group
 from holdfast.simulation.shared_faults import WRONG
+from holdfast.simulation.slow_ports import MEASURED_S, slow_ports
 from holdfast.simulation.slowness import Slow
 from holdfast.simulation.wires import SimulatedWire
 
@@ -298,6 +299,7 @@ def _flaky_networks(world: "World") -> None:
     if agent.wire is not None:
         agent.wire.lag_s = world.env.between(*LAG_S)
     agent.drags = world.env.between(1.1, 5.0)
+    world.referees.blame.networks.began(agent.node)
     world.sicken(agent, "link-errors", Severity.WARN)
     if world.env.chance(0.3):
         world.sicken(agent, "link-down", Severity.ALERT)
@@ -317,6 +319,7 @@ def _network_is_back(world: "World", agent: SimulatedAgent) -> None:
         agent.wire.hurry()
     agent.tell_condition("link-errors", Severity.OK)
     agent.tell_condition("link-down", Severity.OK)
+    world.env.after(MEASURED_S, world.referees.blame.networks.over, agent.node)
     _other_pace(world, agent)
 
 
@@ -564,4 +567,5 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "disk_faults": _disk_faults,
     "refusals": _refusals,
     **OF_ERRORS,
+    "slow_ports": slow_ports,
 }

@@ -66,6 +66,14 @@ ERRORS: dict[str, tuple[float, float]] = {
 }
 """The same, in worlds with these seeds; all others stay what they were."""
 ERROR_SEEDS = range(1_000_000, 2_000_000)
+PORTS: dict[str, tuple[float, float]] = {
+    "slow_ports": (8, 60),  # for hours a node's port carries far less than others, and no errors
+    "worker_kills": (8, 60),  # as above: links are measured where an attempt ends
+    "crash_loops": (2, 20),  # or where attempts fail one after the other
+}
+"""The same, in worlds with these seeds, most of which check machines."""
+PORT_SEEDS = range(2_000_000, 3_000_000)
+PORTS_CHECKED = 0.8
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
 """Drawn by dice of their own, so that a world without them is the one it was before they came."""
 LINKS = {
@@ -270,7 +278,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )
-    return _checked(world, Random(f"hardship of checks {seed}"))
+    return _with_slow_ports(_checked(world, Random(f"hardship of checks {seed}")))
 
 
 def _limits(
@@ -314,6 +322,16 @@ def _checked(world: Hardship, dice: Random) -> Hardship:
         return world
     found = {kind: _between(dice, *bounds) for kind, bounds in OF_CHECKS.items()}
     return msgspec.structs.replace(world, rates=world.rates | found)
+
+
+def _with_slow_ports(world: Hardship) -> Hardship:
+    if world.seed not in PORT_SEEDS:
+        return world
+    dice, limits = Random(f"hardship of ports {world.seed}"), world.limits
+    found = {kind: _between(dice, *bounds) for kind, bounds in PORTS.items()}
+    if dice.random() < PORTS_CHECKED:
+        limits = msgspec.structs.replace(limits, checks="spares")
+    return msgspec.structs.replace(world, limits=limits, rates=world.rates | found)
 
 
 def _in_replicas(limits: Limits, dice: Random, skips: int) -> Limits:

@@ -5,12 +5,16 @@ machine that is given up for its checks has to be really sick. Where it begins o
 machines are compared, one may have failed and the other one not.
 
 Links are measured where real nodes would do that. A network that is flaky for a while is no reason
-to name a node: only its own figures are worse.
+to name a node: only its own figures are worse. A slow port (`slow_ports`) is one at both ends.
 """
+
+from typing import Protocol
 
 from holdfast.events import AnyEvent, NodesChecked, NodeUnfit
 from holdfast.links import LinkFigures
 from holdfast.messages import CheckMachine, MachineChecked
+from holdfast.simulation.environment import SOUND_PORT, Environment
+from holdfast.simulation.slow_ports import NETWORK
 
 WRONG = "matmul: the check exited with status 1: ImportError: libcublas.so.12"
 CHECK_S = 8.0  # for a machine to check itself
@@ -25,13 +29,23 @@ def check_s(order: CheckMachine) -> float:
     return LINK_S if order.peer else CHECK_S
 
 
-def checked(order: CheckMachine, node: str, why: str, drags: float) -> MachineChecked:
-    """What a node says; `why` its machine fails its checks, how much its network `drags`."""
+class CheckedNode(Protocol):
+    """A node that is asked."""
+
+    node: str
+    fault: str  # of its own, that checks find
+    drags: float  # how many times as slow it makes training, by its network
+
+
+def checked(order: CheckMachine, node: CheckedNode, env: Environment) -> MachineChecked:
+    """What a node says."""
     if order.peer:
-        rate = LINK_BYTES_PER_S / drags
+        ports = (env.ports.get(end, SOUND_PORT).times for end in (node.node, order.peer))
+        rate = LINK_BYTES_PER_S / max(node.drags, *ports)
         found = LinkFigures(there_bytes_per_s=rate, back_bytes_per_s=rate)
         return MachineChecked(number=order.number, link=found)
-    return MachineChecked(number=order.number, why=why, address="" if order.only else node)
+    address = "" if order.only else node.node
+    return MachineChecked(number=order.number, why=env.found_on(node.fault), address=address)
 
 
 class FairChecks:
@@ -46,7 +60,8 @@ class FairChecks:
         if isinstance(event, NodeUnfit):
             self._failed.add(event.node)
         elif isinstance(event, NodesChecked) and not event.told:
-            self._failed |= {node for node, why in event.found.items() if why}
+            found = event.found.items()  # whose network is slow is judged by `FairNetworks`
+            self._failed |= {node for node, why in found if why and not why.startswith(NETWORK)}
 
     def has_failed(self, node: str) -> bool:
         """Whether it has, at any time."""

@@ -18,7 +18,7 @@ from holdfast.simulation.control import Control
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.referees import Referees
-from holdfast.simulation.runs import Group, NodeWorkers
+from holdfast.simulation.runs import Group, NodeAgent, NodeWorkers
 from holdfast.simulation.slowness import A_STEP, Slow
 from holdfast.simulation.wires import MAX_DELAY_S
 
@@ -26,6 +26,7 @@ MARGIN_S = 5.0
 ASKED = 2  # times, before what is slow now is all that is judged, and once more
 ROUND_TRIPS = 16.0  # mean delays: a comparison of clocks is hardly ever wrong by more
 LEAST_TIMES = 1.15  # as slow as others: below that it may be none
+PORT_S = 300.0  # in which it is asked whether a slow port makes anybody late
 
 
 class Surroundings(Protocol):
@@ -76,9 +77,14 @@ class Sightings:
         return any(self._shows(group, known) for group in mine)
 
     def _shows(self, group: Group, known: set[int]) -> bool:
-        drags = any(run.host.drags > 1 for run in group.runs.values())
+        drags = any(self._drags(run.host) for run in group.runs.values())
         slow = self._slow(group)
         return drags or (known != slow and (not slow or self._can_be_seen(group)))
+
+    def _drags(self, host: NodeAgent) -> bool:
+        """Of a port that is slow for hours: lately, for it stays as it is."""
+        port = self._env.ports.get(host.node)
+        return host.drags > 1 and (port is None or self._env.now - port.since < PORT_S)
 
     # ── what can be known, and when ──
 

@@ -91,6 +91,7 @@ class World:
         env.calm, self.startless = True, False
         self.share()
         self.truth.crashing = self.truth.storage_away = False
+        env.ports.clear()
         for agent in self.living():
             agent.slow, agent.drags, agent.stalls_until = None, 1.0, 0.0
             agent.wake()

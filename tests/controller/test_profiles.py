@@ -3,13 +3,14 @@
 import msgspec
 import pytest
 
-from holdfast.actions import ProfileSteps
+from holdfast.actions import CheckNodes, Fence, ProfileSteps, StartAttempt
 from holdfast.controller import Limits, Phase
 from holdfast.controller.profiles import EVERY_S
-from holdfast.events import ControllerResumed
+from holdfast.events import ControllerResumed, NodesChecked, Severity, StragglersFound
 from holdfast.profiles import StepsProfiled, StepsSlowed
+from holdfast.slow_ranks import SlowBy, Straggler
 from holdfast.spec import Job
-from tests.controller.test_controller import World, running
+from tests.controller.test_controller import World, only, running
 
 
 def slow(world: World, step: int = 900, attempt: int | None = None) -> StepsSlowed:
@@ -43,6 +44,40 @@ def test_at_most_one_in_an_attempt_and_one_an_hour(
     world.state.profiled = (world.state.attempt - attempts_later, world.state.now - later_s)
     actions = world.tell(slow(world, step=2000))
     assert bool(actions) == taken and len(world.state.notes) == 1, "it is noted all the same"
+
+
+CRASH = {"cause": "worker-killed", "user_error": False}
+FOUND = "network: b sends only 10 MB/s to c, the median between other nodes is 1.00 GB/s"
+RANKS = StragglersFound(
+    attempt=1, stragglers=(Straggler(rank=1, share=0.5, cause=SlowBy.ITSELF, text="slow"),)
+)
+
+
+def test_links_are_measured_once_that_attempt_has_ended_and_who_is_slow_is_told_and_stays() -> None:
+    world = running(checks="spares")
+    world.tell(slow(world))
+    world.tell(world.exited("b", 1))
+    order = only(world.recover(**CRASH), CheckNodes)
+    assert (order.nodes, order.attempt) == (("a", "b"), 1)
+    assert order.reason == "steps had become slower than usual, and no rank is slow"
+    actions = world.tell(NodesChecked(found={"a": "", "b": FOUND}, attempt=1))
+    assert only(actions, StartAttempt) and not any(isinstance(one, Fence) for one in actions)
+    [told] = world.state.health["b"].values()
+    assert (told.condition, told.severity, told.detail) == ("slow-network", Severity.WARN, FOUND)
+    assert world.state.incidents[-1].cause == "worker-killed"
+    world.train(step=1000)
+    world.tell(world.exited("b", 1))
+    assert only(world.recover(**CRASH), StartAttempt), "once for a slowdown"
+
+
+@pytest.mark.parametrize("checks", ["", "spares"])
+def test_not_where_a_rank_is_slow_or_machines_are_not_checked(checks: str) -> None:
+    world = running(checks=checks, stragglers="tell")
+    world.tell(slow(world))
+    if checks:
+        world.tell(RANKS)
+    world.tell(world.exited("b", 1))
+    assert only(world.recover(**CRASH), StartAttempt)
 
 
 def test_the_job_file_says_whether() -> None:

@@ -327,6 +327,32 @@ def test_the_machine_that_fails_them_is_left_and_is_the_cause() -> None:
     assert steps[:1] == ["check"] and "replace" in steps
 
 
+SLOW = "network: a sends only 10 MB/s to b, the median between other nodes is 1.00 GB/s"
+
+
+def test_a_member_whose_network_is_slow_is_left_for_a_spare_where_attempts_fail() -> None:
+    world = in_doubt()
+    aborts(world)
+    actions = world.tell(NodesChecked(found={"a": SLOW, "b": ""}, attempt=3))
+    assert only(actions, Fence).node == "a"
+    assert SLOW in world.state.incidents[-1].summary
+
+
+def test_a_member_that_is_only_slow_is_a_warning_once_training_is_tried_with_it() -> None:
+    """It was a fault for good, which explained whatever failed later."""
+    world = in_doubt(replace_after=0)
+    aborts(world)
+    actions = world.tell(NodesChecked(found={"a": SLOW, "b": ""}, attempt=3))
+    assert "Fence" not in kinds(actions), "nodes of this job stay"
+    [slow] = world.state.health["a"].values()
+    assert (slow.condition, slow.severity, slow.fault) == ("slow-network", Severity.WARN, False)
+    world.tell(DeadlinePassed(), after_s=30.0)
+    world.train(step=20)
+    world.tell(world.exited("a", 0, exit_code=None, signal=6))
+    world.recover(cause="worker-aborted", rank=0)
+    assert world.state.incidents[-1].cause == "worker-aborted"
+
+
 def test_an_answer_that_is_lost_with_a_controller_is_asked_for_again() -> None:
     world = in_doubt()
     aborts(world)

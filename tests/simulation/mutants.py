@@ -9,6 +9,7 @@ from tests.simulation.book_mutants import OF_BOOKS
 from tests.simulation.check_mutants import OF_CHECKS
 from tests.simulation.error_mutants import OF_ERRORS
 from tests.simulation.mutant import Mutant
+from tests.simulation.port_mutants import OF_PORTS
 from tests.simulation.successor_mutants import OF_SUCCESSORS
 
 ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
@@ -568,4 +569,4 @@ MUTANTS: dict[str, Mutant] = {
         first=1016,
     ),
 }
-MUTANTS |= OF_BOOKS | OF_CHECKS | OF_ERRORS | OF_SUCCESSORS
+MUTANTS |= OF_BOOKS | OF_CHECKS | OF_ERRORS | OF_PORTS | OF_SUCCESSORS

@@ -9,6 +9,7 @@ from holdfast.actions import Fence
 from holdfast.events import NodesChecked, NodeUnfit
 from holdfast.messages import CheckMachine, MachineChecked
 from holdfast.simulation import shared_faults
+from holdfast.simulation.environment import Environment, SlowPort
 from holdfast.simulation.referees import Efficiency
 from holdfast.simulation.shared_faults import WRONG, FairChecks
 from holdfast.simulation.world import World
@@ -72,11 +73,25 @@ def test_who_has_not_failed_is_no_suspect() -> None:
     assert not referee.may_be_left("n0") and referee.may_be_left("n1")
 
 
+class Checked:
+    """A node that is asked."""
+
+    node, fault, drags = "n1", "sick", 2.0
+
+
 def test_a_simulated_node_measures_links_like_a_real_one() -> None:
+    env = Environment(hardship())
+
     def said(**order: str) -> MachineChecked:
-        return shared_faults.checked(CheckMachine(number=7, **order), "n1", "sick", drags=2.0)
+        return shared_faults.checked(CheckMachine(number=7, **order), Checked(), env)
+
+    def rate() -> float:
+        link = said(peer="n2").link
+        assert link is not None
+        return link.back_bytes_per_s
 
     assert said() == MachineChecked(number=7, why="sick", address="n1")
     assert said(only="matmul").address == "", "it trains meanwhile"
-    link = said(peer="n2").link
-    assert link is not None and link.back_bytes_per_s == shared_faults.LINK_BYTES_PER_S / 2
+    assert rate() == shared_faults.LINK_BYTES_PER_S / 2
+    env.ports["n2"] = SlowPort(4.0, 0.0)
+    assert rate() == shared_faults.LINK_BYTES_PER_S / 4, "a port is slow at both ends"

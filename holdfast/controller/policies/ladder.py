@@ -34,6 +34,7 @@ PUZZLING = 2  # attempts in a row without progress before machines are suspected
 NAMED = 3  # of them, whose verdict names one node, before it is left on suspicion
 NAMELESS = 3  # hangs or corruptions within the window that nobody is blamed for, likewise
 UNNAMED = "no machine is identified as the cause"
+SLOWED = "steps had become slower than usual, and no rank is slow"
 REPLAYED_STEPS = 10
 
 
@@ -147,9 +148,11 @@ def asks_node(s: Situation) -> str:
 
 def asks_check(s: Situation) -> str:
     """Why all machines should be checked before anything else; else empty."""
-    if not _puzzles(s) or s.history.checked or not s.means.checks:
+    if s.history.checked or not s.means.checks:
         return ""
-    return f"{s.history.fruitless} attempts in a row made no progress; {UNNAMED}"
+    if _puzzles(s):
+        return f"{s.history.fruitless} attempts in a row made no progress; {UNNAMED}"
+    return SLOWED if s.history.slowed and _may_be_a_machine(s) else ""
 
 
 def asks_repetition(s: Situation) -> str:
@@ -246,6 +249,13 @@ def _puzzles(s: Situation) -> bool:
         return False
     doubt = trouble.ended and trouble.cause in replace.DOUBTFUL and not s.means.vacant
     return doubt and s.history.fruitless >= PUZZLING and not (_asks_older(s) or asks_node(s))
+
+
+def _may_be_a_machine(s: Situation) -> bool:
+    """Whether what has failed now leaves open what is wrong with any of them."""
+    trouble = s.trouble
+    told = trouble.user_error or trouble.environment or not trouble.ended or s.means.vacant
+    return not (told or _asks_older(s) or asks_node(s))
 
 
 def _asks_older(s: Situation) -> str:

@@ -88,6 +88,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     unproven: str = ""  # how far the version is that an update has brought, and may be to blame
     recurs: Recurrence | None = None  # whose the error is, as far as places where it came tell
     checked: bool = False  # all machines were, since the last progress
+    slowed: bool = False  # steps of this attempt had become slower, and no rank is to blame
     nameless: int = 0  # hangs and corruptions within the window whose verdict names no node
     named: int = 0  # attempts in a row without progress whose verdict names this node
 

@@ -91,6 +91,16 @@ TABLE = {
     "attempt after attempt aborts": Row(
         R.CHECK, "2 attempts in a row", ABORTED, History(fruitless=2), CHECKED
     ),
+    "steps had become slower before it was killed": Row(
+        R.CHECK, "steps had become slower than usual", KILLED, History(slowed=True), CHECKED
+    ),
+    "they had, and machines have passed since": Row(
+        R.RESTART, "", KILLED, History(slowed=True, checked=True), CHECKED
+    ),
+    "they had, and machines are not checked": Row(R.RESTART, "", KILLED, History(slowed=True)),
+    "they had, and the script has failed": Row(
+        R.RESTART, "second attempt", SCRIPT, History(slowed=True), CHECKED
+    ),
     "it does, and machines are not checked": Row(
         R.RESTART, "no evidence against", ABORTED, History(fruitless=2)
     ),
@@ -312,6 +322,7 @@ HISTORIES = st.builds(
     growths=st.integers(0, 50),
     unproven=st.sampled_from(["", "version 2 failed"]),
     checked=FLAG,
+    slowed=FLAG,
     named=COUNT,
     recurs=st.sampled_from([None, CODES, MACHINES]),
 )
