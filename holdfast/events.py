@@ -100,10 +100,9 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Milestone(StrEnum):
-    """What every rank of an attempt has done, in this order. Reported once each per attempt.
-
-    OUTPUT and STEPPED are exceptions: one rank is enough, because many scripts print on rank 0
-    only, and some have ranks without an optimizer."""
+    """What every rank of an attempt has done, in this order. Reported once each per attempt. Of
+    OUTPUT and STEPPED one rank is enough, because many scripts print on rank 0 only, and some have
+    ranks without an optimizer."""
 
     STARTED = "started"  # worker process runs with its rank
     OUTPUT = "output"  # one rank has printed something; only of scripts that report no steps
@@ -427,7 +426,8 @@ class HangSuspected(Event, frozen=True, kw_only=True):
     attempt: int
     ago_s: float  # since the last progress of the rank that has stood still the longest
     budget_s: float  # that it had
-    step: int | None  # that these ranks have completed
+    step: int | None  # that these ranks have completed, where the script reports it
+    counted: int | None = None  # else: of its optimizers in this attempt, or that it printed last
     step_s: float  # a median step; 0: unknown
     trained: bool  # each of them has done its first step in this attempt
     reported: bool = True  # by the script; else only steps of its optimizers are seen

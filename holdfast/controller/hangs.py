@@ -17,6 +17,7 @@ def suspected(state: State, event: HangSuspected) -> list[AnyAction]:
     """Have a look."""
     if event.attempt != state.attempt or state.phase not in TRAINING:
         return []
+    state.stood_after = event.counted
     reason = f"no progress for {event.ago_s:.1f} s, the limit is {event.budget_s:.1f} s"
     return [CollectEvidence(suspicion=event, reason=reason)]
 
@@ -49,10 +50,10 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
 
 
 def comes_again(state: State) -> bool:
-    """Whether a script that reports no steps hangs after as many steps and in the same place as in
-    the attempt before: it came no further, however long that took."""
+    """Whether a script that reports no steps hangs after as many steps as in the attempt before,
+    for the same rank or for all: it came no further, however long that took."""
     if state.instrumented or len(state.incidents) < 2:
         return False
     before, now = state.incidents[-2:]
-    known = now.cause == before.cause == "hang" and " after step " in now.summary
-    return known and now.summary == before.summary
+    same = (now.hung_after, now.rank) == (before.hung_after, before.rank)
+    return now.cause == before.cause == "hang" and now.hung_after is not None and same

@@ -77,6 +77,7 @@ def open_for_hang(state: State, judged: HangJudged, rank: int | None) -> None:
     """Workers hang; the rank is that of the first the others wait for, if one stands out."""
     record = _record(state, "hang", judged.summary, EVERYBODY, judged.ago_s)
     record.evidence = list(judged.evidence)
+    record.hung_after = state.stood_after
     if rank is not None:
         _blame_without_exit(state, record, rank)
     _open(state, record)

@@ -198,6 +198,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     error: WorkerError | None = None
     log: str | None = None
     evidence: list[str] = []  # who stood where
+    hung_after: int | None = None  # steps, as they are counted where the script reports none
     health: list[str] = []  # conditions of the node, where they are the cause
     confidence: float | None = None  # of the verdict
     collected: list[NodeEvidence] = []  # how nodes were; of the newest incidents only
@@ -431,6 +432,7 @@ class State(msgspec.Struct, kw_only=True):
     earlier_attempts: int = 0  # of the numbers up to `attempt`, those that this journal did not use
     incidents: list[IncidentRecord] = []
     standstill: str = ""  # why no step is made, while workers were seen to work or to be paused
+    stood_after: int | None = None  # `HangSuspected.counted` of the last look
     # verdict for which this attempt is being stopped; saved by its first name
     stopped_for: Diagnosed | None = msgspec.field(name="hang", default=None)
     profiled: tuple[int, float] | None = None  # attempt and time of the last own profile

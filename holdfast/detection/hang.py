@@ -118,6 +118,7 @@ class HangWatch:
             ago_s=stands_s,
             budget_s=self._budget_s(still),
             step=step if step >= 0 and self._reported else None,
+            counted=step if step >= 0 and not self._reported else None,
             step_s=self.step_s,
             trained=all(self._trained[rank] for rank in still),
             reported=self._reported,

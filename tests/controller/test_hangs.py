@@ -25,6 +25,7 @@ from holdfast.events import (
     NodeLostReason,
     Progress,
     Progressed,
+    Ranks,
     StopRequested,
 )
 from tests.controller.test_controller import World, kinds, only, running
@@ -195,14 +196,16 @@ def test_a_script_without_steps_that_hangs_as_it_ends_has_lived_until_it_hung(
     assert counted == fruitless
 
 
-def hang_after(world: World, step: int, lived_s: float) -> None:
+def hang_after(world: World, step: int | None, lived_s: float, ranks: Ranks = ()) -> None:
     """A script that reports no steps has lived so long and hangs; what follows is waited for."""
     attempt = world.state.attempt
     for milestone in (Milestone.STARTED, Milestone.STEPPED):
         world.tell(MilestoneReached(attempt=attempt, milestone=milestone))
     world.now += lived_s + 15.0
-    told = f"All ranks hung after step {step}: in read_batch (train.py:9)"
-    world.tell(judged(world, summary=told, ranks=(), ago_s=15.0))
+    looked = {"step": None, "counted": step, "reported": False}
+    world.tell(msgspec.structs.replace(suspected(world), **looked))
+    told = f"All ranks hung: rank {attempt % 2} in read_batch (train.py:9)"  # looks differ
+    world.tell(judged(world, summary=told, ranks=ranks, ago_s=15.0))
     world.all_stopped()
     while not world.state.ended and world.state.phase is not Phase.STARTING:
         deadline = world.controller.next_deadline()
@@ -228,6 +231,15 @@ def test_hangs_at_other_steps_are_other_hangs() -> None:
     for attempt in range(1, 12):
         hang_after(world, 400 + attempt, lived_s=3000.0)
         assert not world.state.ended and world.state.fruitless == 0
+
+
+def test_nor_are_those_of_other_ranks_or_after_nobody_knows_how_many_steps() -> None:
+    for steps, of in ((400, (((0, 0),), ((1, 1),))), (None, ((),))):
+        world = World(max_restarts=4, window_s=3600.0)
+        world.submit(instrumented=False)
+        for attempt in range(8):
+            hang_after(world, steps, lived_s=3000.0, ranks=of[attempt % len(of)])
+            assert not world.state.ended and world.state.fruitless == 0
 
 
 @pytest.mark.parametrize("lived_s", [8.0, 7200.0])

@@ -101,6 +101,7 @@ def test_a_rank_that_stands_still_is_suspected_after_two_seconds_of_short_steps(
     first = job.suspicions[0]
     assert FLOOR_S <= first.ago_s <= FLOOR_S + 2 * LOOK_S
     assert (first.attempt, first.step, list(each_of(first.ranks))) == (1, 100, [2])
+    assert first.counted is None
     assert first.trained and first.step_s == pytest.approx(0.05)
 
 
@@ -381,6 +382,7 @@ def test_of_a_script_without_the_library_the_steps_of_optimizers_are_watched() -
     assert not watch.is_due(now + FLOOR_S - 0.1) and watch.is_due(now + FLOOR_S + 0.1)
     told = watch.suspect(now + FLOOR_S + 0.1)
     assert not told.reported and told.step is None and told.trained
+    assert told.counted == 49, "in this attempt: by that a hang is known to come again"
 
 
 def prints(step: int, optimizer_steps: int = 0) -> Report:
@@ -404,6 +406,7 @@ def test_of_a_script_that_prints_its_steps_these_are_watched() -> None:
             assert not watch.is_due(now)
     stands_s = PAUSES * 5.0
     assert not watch.is_due(now + stands_s - 5.0) and watch.is_due(now + stands_s)
+    assert watch.suspect(now + stands_s).counted == 19_900
 
 
 def test_where_a_script_goes_on_from_is_not_taken_for_steps_of_its_optimizers() -> None:
