@@ -382,14 +382,14 @@ class LookForApi(Message, frozen=True, kw_only=True):
 
 
 class TakeStacks(Message, frozen=True, kw_only=True):
-    """Look what the workers do, so many times, `apart_s` apart, and meanwhile whether these other
-    nodes can be reached; answered by `Stacks` with the same `number`. Only more than one look tells
-    whether anything moves."""
+    """Look what the workers do, so many times, `apart_s` apart (only more than one look tells if
+    anything moves), and whether these other nodes can be reached; answered by `Stacks`."""
 
     number: int
     looks: Annotated[int, Meta(ge=1, le=8)] = 1
     apart_s: float = 0.0
     peers: tuple[PeerAddress, ...] = ()
+    native: bool = False  # one look, with frames of C
 
 
 class TakeEntryTimes(Message, frozen=True, kw_only=True):
@@ -494,13 +494,14 @@ class StatusReply(Message, frozen=True, kw_only=True):
 class AskStacks(Message, frozen=True, kw_only=True):
     """`holdfast stacks`: answered by `StacksReply`, after some seconds at most."""
 
+    native: bool = False
+
 
 class StacksReply(Message, frozen=True, kw_only=True):
-    """What the workers of the job do, the smallest group first. `missing` are members that were not
-    connected, or have not answered in time."""
+    """What the workers of the job do, the smallest group first."""
 
     groups: tuple[StackGroup, ...]
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # members that were not connected, or have not answered in time
     collectives: tuple[GroupLog, ...] = ()
 
 
@@ -581,8 +582,7 @@ ToClient = StatusReply | StacksReply | ChecksReply | ReplayReply | ProfileReply 
 
 class WorkerParking(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says on its parking socket: whether it can be kept when the attempt is broken,
-    and that it does nothing of the attempt any more. `moves`: also with another rank, or of another
-    number of them."""
+    and that it does nothing of it any more. `moves`: also as another rank, or of more or fewer."""
 
     state: Literal["able", "unable", "parked"]
     why: str = ""

@@ -16,6 +16,7 @@ from holdfast.rank_rows import JoinedRows
 MAX_FRAMES = 64  # of a thread; of more the middle is left out
 MAX_THREADS = 24  # of a worker, with all its processes
 MAX_GROUPS = 256
+NATIVE_S = 12.0  # for frames of C of all workers of a node
 LEFT_OUT = "..."
 MAIN = "MainThread"
 # Of compilers, not of what they have compiled, which stands in other files while it runs.
@@ -50,8 +51,9 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
 
 class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose main threads stand at the same place. `threads` are all of the lowest of them,
-    the main one first; empty if they could not be read, and `why` says so. `below` are those of
-    its processes, as of a data loader, after several looks; after one they are among `threads`."""
+    the main one first; empty if they could not be read, and `why` says so, as it does of frames of
+    C that were wanted. `below` are those of its processes, as of a data loader, after several
+    looks; after one they are among `threads`."""
 
     ranks: Ranks
     threads: tuple[ThreadStack, ...] = ()

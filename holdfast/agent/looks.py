@@ -11,6 +11,7 @@ import psutil
 
 from holdfast.agent.activity import usage_of
 from holdfast.agent.gpu_use import GpuBusy
+from holdfast.agent.native_stacks import native_stacks_of
 from holdfast.agent.recorders import Recorder, logs_of
 from holdfast.agent.stack_dump import LookedAt, stacks_of
 from holdfast.agent.workers import Worker
@@ -52,6 +53,8 @@ async def last_words(workers: Iterable[Worker]) -> dict[int, tuple[LastEntered, 
 
 async def _stacks(order: TakeStacks, known: dict[int, Worker], gpu_busy: GpuBusy) -> Stacks:
     workers = (_seen_as(rank, worker, gpu_busy) for rank, worker in known.items())
+    if order.native:
+        return Stacks(number=order.number, groups=await native_stacks_of(workers))
     seen = stacks_of(workers, order.looks, order.apart_s)
     if order.looks == 1:
         return Stacks(number=order.number, groups=await seen)

@@ -14,11 +14,12 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import IO, BinaryIO, NamedTuple, cast
 
 import msgspec
 import psutil
@@ -225,20 +226,43 @@ async def native_stack(pid: int, within_s: float = NATIVE_S) -> tuple[str, ...]:
     end: why it stands still is known, and py-spy would wait for it. Reading PyTorch's symbols stops
     the process for a second or two."""
     try:
-        if psutil.Process(pid).status() in STANDS:
-            return ()
-        main, *_ = _read(await asyncio.to_thread(_printed, _dump(pid, "--native"), within_s))
-    except (DumpError, OSError, psutil.Error):
+        main, *_ = await native_threads(pid, within_s)
+    except DumpError:
         return ()
     return main.frames[: -NATIVE_FRAMES - 1 : -1]
+
+
+async def native_threads(pid: int, within_s: float) -> list[ThreadStack]:
+    """Likewise, all threads that run Python, the outermost frame first. Raises `DumpError`."""
+    if within_s <= 0:
+        raise DumpError("there was no time left for it")
+    try:
+        if (state := psutil.Process(pid).status()) in STANDS:
+            raise DumpError(f"py-spy would wait for it, because it is in state {state}")
+        return _read(await asyncio.to_thread(_printed, _dump(pid, "--native"), within_s))
+    except psutil.Error as error:
+        raise DumpError("the process has ended") from error
+    except OSError as error:
+        raise DumpError(f"py-spy cannot be started: {error.strerror}") from error
 
 
 def _printed(command: list[str], within_s: float) -> bytes:
     """What py-spy prints, once that is whole: the process goes on by then, while py-spy gives back
     the memory of all symbols for a quarter of its time. If it takes longer it is ended, and lets
-    go."""
+    go. Raises `DumpError` with what it says of a failure."""
+    with tempfile.TemporaryFile() as said:
+        out = _printed_by(command, within_s, said)
+        said.seek(0)
+        words = said.read(CHUNK_BYTES).decode(errors="replace")
+    if out.endswith(WHOLE):
+        return out
+    late = f"py-spy did not answer within {within_s:.1f} s"
+    raise DumpError(_reason(words) if words and not out else late)
+
+
+def _printed_by(command: list[str], within_s: float, said: IO[bytes]) -> bytes:
     end, out, nothing = time.monotonic() + within_s, b"", subprocess.DEVNULL
-    ran = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
+    ran = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=said)
     with cast(BinaryIO, ran.stdout) as pipe:
         ready = select.poll()
         ready.register(pipe, select.POLLIN)

@@ -1,6 +1,7 @@
 """`holdfast stacks`: what every worker of a job does at this moment."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,13 +28,21 @@ def stacks(
         int | None,
         typer.Option("--rank", min=0, help="Only the group of this rank, with all its threads."),
     ] = None,
+    native: Annotated[
+        bool,
+        typer.Option(
+            "--native",
+            help="With frames of C, as of NCCL or a driver; pauses each worker for some seconds.",
+        ),
+    ] = False,
     on: On = Where.LOCAL,
     context: Context = None,
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the Python stacks of all workers, grouped, the rarest first."""
-    told = question.ask(QUESTION, _here, name, reached(on, context, namespace))
+    asked = _question(native=native)
+    told = question.ask(asked, partial(_here, native=native), name, reached(on, context, namespace))
     groups = _chosen(told.reply.groups, rank, told)
     if as_json:
         json_result({"job": told.job, "groups": groups, "missing": told.reply.missing})
@@ -44,23 +53,20 @@ def stacks(
     _tell_missing(told.reply)
 
 
-async def _there(cluster: "Api", job: str) -> "StacksReply | None":
-    from holdfast.drivers.kubernetes.published_stacks import ask_for_stacks
-
-    return await ask_for_stacks(cluster, job)
-
-
-def _here(folder: "Path") -> "StacksReply":
+def _here(folder: "Path", *, native: bool) -> "StacksReply":
     from holdfast.drivers import client
 
-    return client.stacks(folder)
+    return client.stacks(folder, native=native)
 
 
-QUESTION = JobQuestion(
-    _there,
-    "stacks are taken from running workers, which the controller asks for",
-    question.what_happened,
-)
+def _question(*, native: bool) -> "JobQuestion[StacksReply]":
+    async def there(cluster: "Api", job: str) -> "StacksReply | None":
+        from holdfast.drivers.kubernetes.published_stacks import ask_for_stacks
+
+        return await ask_for_stacks(cluster, job, native=native)
+
+    why = "stacks are taken from running workers, which the controller asks for"
+    return JobQuestion(there, why, question.what_happened)
 
 
 def _chosen(
@@ -92,8 +98,9 @@ def _overview(job: str, groups: "tuple[StackGroup, ...]") -> Iterator[str]:
     if read:
         yield from _lines(tree(read), "")
     for one in groups:
-        if not one.threads:
-            yield f"{_ranks(one)} ({in_words(one.ranks)}): no stack: {one.why}"
+        if one.why:
+            no = "" if one.threads else "no stack: "
+            yield f"{_ranks(one)} ({in_words(one.ranks)}): {no}{one.why}"
 
 
 def _lines(branch: "Branch", indent: str) -> Iterator[str]:
@@ -120,8 +127,8 @@ def _whole(group: "StackGroup") -> Iterator[str]:
     from holdfast.stacks import in_words
 
     yield f"{_ranks(group)} ({in_words(group.ranks)}){_state(group)}"
-    if not group.threads:
-        yield f"  no stack: {group.why}"
+    if group.why:
+        yield f"  {group.why}" if group.threads else f"  no stack: {group.why}"
     for thread in group.threads:
         marks = ", active" * thread.active + ", holds the GIL" * thread.holds_gil
         yield f"  thread {thread.name or '(no name)'} of process {thread.pid}{marks}"

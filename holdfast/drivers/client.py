@@ -139,9 +139,9 @@ def _of_journal(folder: Path) -> JobStatus:
     return msgspec.structs.replace(found, controller="unreachable" if known else "starting")
 
 
-def stacks(folder: Path) -> StacksReply:
+def stacks(folder: Path, *, native: bool = False) -> StacksReply:
     """What the job's workers do now. Raises `ConnectionError` if no controller answers."""
-    reply = request(folder, AskStacks(), STACKS_S)
+    reply = request(folder, AskStacks(native=native), STACKS_S)
     assert isinstance(reply, StacksReply)
     return reply
 

@@ -46,7 +46,8 @@ class HangDetection:
         self._now = 0.0
         self._watch = HangWatch(state.limits.hang_timeout_s, state.limits.step_timeout_s)
         self._looks = StackCollection(send, itertools.count(1, 2), LOOKS, APART_S)
-        self._asked = StackCollection(send, itertools.count(2, 2))
+        self._asked = StackCollection(send, itertools.count(2, 4))
+        self._native = StackCollection(send, itertools.count(4, 4), native=True)
         self._reachability = Reachability(state, put)
         self.may_stand: Callable[[], bool] = lambda: True
         self.stacks: Mapping[int, tuple[str, ...]] = {}  # of the hang that was judged last
@@ -70,6 +71,7 @@ class HangDetection:
         self._now = now
         self._looks.look(now)
         self._asked.look(now)
+        self._native.look(now)
         if self._watches and self._watch.is_due(now) and self.may_stand():
             catch_up()
             if self._watch.is_due(now):
@@ -114,9 +116,12 @@ class HangDetection:
         nodes = self._state.nodes
         return {nodes[node].name: one for node, one in told.items() if node in nodes}
 
-    def ask(self, connected: Collection[str], now: float, reply: Reply) -> None:
-        """Somebody wants to see where the workers are."""
-        self._asked.ask(self._members(), connected, now, reply)
+    def ask(
+        self, connected: Collection[str], now: float, reply: Reply, *, native: bool = False
+    ) -> None:
+        """Somebody wants to see where the workers are, `native` with frames of C."""
+        asked = self._native if native else self._asked
+        asked.ask(self._members(), connected, now, reply)
 
     def _members(self) -> list[str]:
         return [node for _, node in sorted(self._state.ranks.items())]
@@ -126,12 +131,14 @@ class HangDetection:
         self._now = now
         self._looks.answered(node, answer, now)
         self._asked.answered(node, answer, now)
+        self._native.answered(node, answer, now)
 
     def gone(self, node: str, now: float) -> None:
         """Its connection is gone."""
         self._now = now
         self._looks.gone(node, now)
         self._asked.gone(node, now)
+        self._native.gone(node, now)
 
 
 def _with(judged: HangJudged, line: str) -> HangJudged:

@@ -270,7 +270,8 @@ class Shell:
             case AskStatus():
                 reply(StatusReply(status=self._engine.status()))
             case AskStacks():
-                self.hangs.ask(self.nodes.connected, self._clock(), reply)
+                native = message.native
+                self.hangs.ask(self.nodes.connected, self._clock(), reply, native=native)
             case AskChecks():
                 self.checks.ask(self.nodes.connected, self._clock(), reply)
             case AskReplay():

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.collectives import JoinedLogs
 from holdfast.evidence import PeerAddress, PeerReach, Traffic
 from holdfast.messages import Stacks, StacksReply, TakeStacks
-from holdfast.stacks import JoinedStacks, StackGroup
+from holdfast.stacks import NATIVE_S, JoinedStacks, StackGroup
 
 AT_ONCE = 128  # nodes that are asked when it begins
 WAVE = 512  # that have been asked and have not answered, at most
@@ -37,9 +37,11 @@ class StackCollection:
         numbers: Iterator[int],
         looks: int = 1,
         apart_s: float = 0.0,
+        *,
+        native: bool = False,
     ) -> None:
         self._send, self._numbers = send, numbers
-        self._looks, self._apart_s = looks, apart_s
+        self._question = TakeStacks(number=0, looks=looks, apart_s=apart_s, native=native)
         self._number = 0
         self._replies: list[Reply] = []
         self._waiting: deque[str] = deque()
@@ -101,7 +103,8 @@ class StackCollection:
 
     def look(self, now: float) -> None:
         """Who has had enough time is not waited for any longer."""
-        late = [node for node, since in self._asked.items() if now - since >= NODE_S]
+        node_s = NODE_S + NATIVE_S * self._question.native
+        late = [node for node, since in self._asked.items() if now - since >= node_s]
         for node in late:
             del self._asked[node]
         if late:
@@ -112,7 +115,9 @@ class StackCollection:
         while self._waiting and len(self._asked) < self._room:
             node = self._waiting.popleft()
             self._asked[node] = now
-            self._send(node, self._question(node))
+            peers = self._peers.get(node, ())
+            asked = msgspec.structs.replace(self._question, number=self._number, peers=peers)
+            self._send(node, asked)
         if not self._asked:
             replies, self._replies = self._replies, []
             told = StacksReply(
@@ -123,14 +128,6 @@ class StackCollection:
             self._groups, self._logs = JoinedStacks(), JoinedLogs()  # they may be large
             for reply in replies:
                 reply(told)
-
-    def _question(self, node: str) -> TakeStacks:
-        return TakeStacks(
-            number=self._number,
-            looks=self._looks,
-            apart_s=self._apart_s,
-            peers=self._peers.get(node, ()),
-        )
 
 
 def fitting(groups: tuple[StackGroup, ...], limit: int = REPLY_BYTES) -> tuple[StackGroup, ...]:

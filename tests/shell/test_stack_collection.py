@@ -11,7 +11,7 @@ from holdfast.collectives import Collective, GroupLog, joined_logs, unread
 from holdfast.events import in_rows
 from holdfast.messages import AskStacks, Stacks, StacksReply, TakeStacks, ToClient
 from holdfast.shell.stack_collection import AT_ONCE, NODE_S, WAVE, StackCollection, fitting
-from holdfast.stacks import StackGroup, ThreadStack
+from holdfast.stacks import NATIVE_S, StackGroup, ThreadStack
 from tests.shell.scene import Scene
 
 
@@ -175,3 +175,22 @@ def test_a_shell_asks_its_members_and_replies_to_whoever_asked() -> None:
     scene.wait(NODE_S + 1, a, b)
     [told] = replies
     assert isinstance(told, StacksReply) and told.missing == ("b",)
+
+
+def test_frames_of_c_are_waited_for_longer_and_are_an_answer_of_their_own() -> None:
+    scene, replies, others = Scene(), list[ToClient](), list[ToClient]()
+    a, b = scene.running("a", "b")
+    scene.shell.client(AskStacks(native=True), replies.append)
+    scene.shell.client(AskStacks(), others.append)
+    for wire in (a, b):
+        assert wire.told(TakeStacks) == [TakeStacks(number=4, native=True), TakeStacks(number=2)]
+    for node in "ab":
+        scene.shell.answered(node, Stacks(number=2, groups=(group(0),)))
+    assert len(others) == 1 and replies == []
+    scene.shell.answered("a", Stacks(number=4, groups=(group(0, at="ncclRecv (libnccl.so)"),)))
+    scene.wait(NODE_S + 1, a, b)
+    assert replies == []
+    scene.wait(NATIVE_S, a, b)
+    [told] = replies
+    assert isinstance(told, StacksReply) and told.missing == ("b",)
+    assert told.groups[0].frames[-1] == "ncclRecv (libnccl.so)"

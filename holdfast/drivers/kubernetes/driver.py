@@ -110,7 +110,7 @@ class KubernetesDriver:
         owner = me.belongs.owner
         respondents = Respondents(
             self._asked_for_stacks, self._asked_for_checks, self._shell.checks.repetitions.ask,
-            self._asked_for_profile, self._asked_for_trace_part,
+            self._asked_for_profile, self._asked_for_trace_part, self._asked_for_native,
         )  # fmt: skip
         self._stacks = PublishedStacks(cluster, request.name, owner, respondents)
         self._code = ShippedCode(
@@ -341,6 +341,9 @@ class KubernetesDriver:
 
     def _asked_for_stacks(self, reply: Callable[[StacksReply], None]) -> None:
         self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply)
+
+    def _asked_for_native(self, reply: Callable[[StacksReply], None]) -> None:
+        self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply, native=True)
 
     def _asked_for_checks(self, reply: Callable[[ChecksReply], None]) -> None:
         self._shell.checks.ask(self._shell.nodes.connected, self._clock.now(), reply)

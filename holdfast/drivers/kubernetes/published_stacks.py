@@ -2,10 +2,11 @@
 profiles of running workers, for whoever asks from outside: by two ConfigMaps, like a stop.
 
 A question is an annotation on the job's ConfigMap, a word that nobody has used before; one that
-begins with `check-` asks for checks, after `replay-` it says what is to be repeated, and after
-`profile-` what is to be profiled, and after `trace-` which part of a trace is to be handed out. It
-is ConfigMap `NAME-stacks` with the same word, and what was answered, compressed, as much as one
-ConfigMap may have. The command line never talks to the controller, so there is no other way.
+begins with `native-` wants frames of C, with `check-` it asks for checks, after `replay-` it says
+what is to be repeated, and after `profile-` what is to be profiled, and after `trace-` which part
+of a trace is to be handed out. What was answered is ConfigMap `NAME-stacks` with the same word,
+compressed, as much as one may have. The command line never talks to the controller, so there is no
+other way.
 
 Words stay where they are, so a new controller finds the last one: what was answered is not asked
 again, and a profile of which nobody knows whether it was begun is refused.
@@ -39,6 +40,7 @@ PART_S = 40.0  # for a part of a trace
 STAYS_S = 1.5  # what only one can answer stays for so long: parts of traces follow each other fast
 # how a word begins that asks for these
 CHECKS, REPLAY, PROFILE, TRACE = "check-", "replay-", "profile-", "trace-"
+NATIVE = "native-"
 
 Ask = Callable[[Callable[[StacksReply], None]], None]
 AskChecks = Callable[[Callable[[ChecksReply], None]], None]
@@ -57,13 +59,15 @@ class _Answered(NamedTuple):
 
 class Respondents(NamedTuple):
     """Who knows the answers: `ask` has the workers looked at, `check` the machines of spares,
-    `repeat` a step repeated, `profile` steps profiled, and `hand_out` parts of traces sent."""
+    `repeat` a step repeated, `profile` steps profiled, and `hand_out` parts of traces sent.
+    `native`: as `ask`, with frames of C."""
 
     ask: Ask
     check: AskChecks
     repeat: Repeat
     profile: Profile
     hand_out: HandOut
+    native: Ask
 
 
 def stacks_name(job: str) -> str:
@@ -112,6 +116,8 @@ class PublishedStacks:
             self._profile(word, answer, earlier=earlier)
         elif word.startswith(TRACE):
             self._hand_out(word, answer)
+        elif word.startswith(NATIVE):
+            self._by.native(answer)
         else:
             self._by.ask(answer)
 
@@ -170,9 +176,12 @@ def _packed(reply: AnyAnswer) -> bytes:
         reply = msgspec.structs.replace(reply, groups=half)
 
 
-async def ask_for_stacks(cluster: Cluster, job: str, wait_s: float = WAIT_S) -> StacksReply | None:
-    """The command line's side; None if nobody has answered in time. Raises `ApiError`."""
-    reply = await _asked(cluster, job, secrets.token_hex(8), wait_s)
+async def ask_for_stacks(
+    cluster: Cluster, job: str, wait_s: float = WAIT_S, *, native: bool = False
+) -> StacksReply | None:
+    """The command line's side; None if nobody has answered in time. Raises `ApiError`. A controller
+    that does not know of frames of C tells those of Python."""
+    reply = await _asked(cluster, job, NATIVE * native + secrets.token_hex(8), wait_s)
     return reply if isinstance(reply, StacksReply) else None
 
 

@@ -17,6 +17,7 @@ from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.published_stacks import (
     ANSWER_BYTES,
     ASKED,
+    Ask,
     PublishedStacks,
     Respondents,
     _packed,
@@ -49,6 +50,7 @@ def group(rank: int, at: str) -> StackGroup:
 
 
 REPLY = StacksReply(groups=(group(0, "read (t.py:9)"), group(1, "wait (t.py:3)")), missing=("n",))
+NATIVE_REPLY = StacksReply(groups=(group(0, "ncclRecv (libnccl.so.2)"),))
 
 CHECKED = ChecksReply(found={"run-spare-0": "", "run-spare-1": "memory: 1 of 2"}, missing=("x",))
 
@@ -84,6 +86,17 @@ def _mute(_: Reply) -> None:
     """No node answers."""
 
 
+def _in_c(reply: Reply) -> None:
+    reply(NATIVE_REPLY)
+
+
+def _answering(stacks: Ask) -> Respondents:
+    def checked(reply: Callable[[ChecksReply], None]) -> None:
+        reply(CHECKED)
+
+    return Respondents(stacks, checked, _repeated, _profiled, _handed_out, _in_c)
+
+
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published_stacks, "POLL_S", 0.01)
@@ -116,13 +129,7 @@ def played(story: Callable[[FakeCluster, Api], Awaitable[None]], *, answers: boo
             it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "run-job"}})
             uid = (await it.api().get(CONFIG_MAPS, "run-job"))["metadata"]["uid"]
             api = it.api(account="run-controller")
-            asks = Respondents(
-                answer if answers else _mute,
-                lambda reply: reply(CHECKED),
-                _repeated,
-                _profiled,
-                _handed_out,
-            )
+            asks = _answering(answer if answers else _mute)
             there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, asks)
             wishes = Wishes(api, "run", lambda _by, _now: None, there.wanted)
             tasks = [asyncio.create_task(there.run()), asyncio.create_task(wishes.hear())]
@@ -151,6 +158,7 @@ def test_whoever_asks_gets_what_the_controller_answers_to_just_that() -> None:
         garbage = {"metadata": {"annotations": {STACKS: f"{published_stacks.PROFILE}{{"}}}
         await api.patch(CONFIG_MAPS, "run-job", garbage)
         assert await ask_for_checks(api, "run") == CHECKED
+        assert await ask_for_stacks(api, "run", native=True) == NATIVE_REPLY
         assert await ask_for_stacks(api, "run") == REPLY
         second = await api.get(CONFIG_MAPS, "run-stacks")
         assert first["data"][ASKED] != second["data"][ASKED]
@@ -242,7 +250,7 @@ def test_an_answer_that_others_wait_for_is_not_gone_with_the_next_part_of_a_trac
 
     async def story(it: FakeCluster, api: Api) -> None:
         uid = (await api.get(CONFIG_MAPS, "run-job"))["metadata"]["uid"]
-        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, _profiled, _handed_out)
+        asks = _answering(answer)
         there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, asks)
         for word in words:
             there.wanted(word)
@@ -291,7 +299,7 @@ def test_a_controller_that_begins_again_takes_no_profile_again(answered: bool) -
             taken.append(wish)
             _profiled(wish, reply)
 
-        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, profile, _handed_out)
+        asks = _answering(answer)._replace(profile=profile)
         second = PublishedStacks(it.api(account="run-controller"), "run", OWNER, asks)
         await second.load()
         second.wanted(word)
@@ -306,7 +314,7 @@ def test_a_controller_that_begins_again_takes_no_profile_again(answered: bool) -
 
 def test_what_could_not_be_seen_when_it_began_is_taken_for_an_old_word() -> None:
     async def story(it: FakeCluster, _: Api) -> None:
-        asks = Respondents(answer, lambda reply: reply(CHECKED), _repeated, _profiled, _handed_out)
+        asks = _answering(answer)
         second = PublishedStacks(it.api(account="nobody"), "run", OWNER, asks)
         await second.load()
         for name in ("a1", "a2"):

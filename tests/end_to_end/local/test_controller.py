@@ -54,6 +54,8 @@ def test_stacks_show_which_rank_the_others_wait_for(home: Path) -> None:
     assert text.index("= 1 rank (1)") < text.index("all_reduce"), "the odd one first"
     whole = holdfast("stacks", job.name, "--rank", "1").stdout
     assert "thread MainThread" in whole and "time.sleep" not in whole
+    native = holdfast("stacks", job.name, "--native", "--rank", "1").stdout
+    assert "sleep (libc" in native or "no frames of C: py-spy did not answer" in native, native
     wrong = holdfast("stacks", job.name, "--rank", "7")
     assert wrong.returncode != 0 and "error[rank-not-found]" in wrong.stderr
     os.kill(job.worker(2), signal.SIGCONT)
