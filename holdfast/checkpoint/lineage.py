@@ -8,9 +8,10 @@ its attempt has been replaced cannot bring back what was left behind.
 Attempts that went on from each other are one lineage. One that began from nothing starts another:
 what is there from before has nothing to do with it, and is no less worth for it.
 
-What an attempt has saved from its first bad step on (NaN, replicas that differ) belongs to no
-story. The controller knows these steps: memory has no file that says what was gone on from, and a
-spare, or a node that was away, may bring such a snapshot long after.
+What an attempt has saved from its first bad step on (NaN, replicas that differ, what led to the
+same failure each time) belongs to no story. The controller knows these steps: memory has no file
+that says what was gone on from, and a spare, or a node that was away, may bring such a snapshot
+long after.
 """
 
 import os

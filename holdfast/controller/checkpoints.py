@@ -4,11 +4,15 @@ Only books are kept here: saving needs no orders. The exception is a job that fa
 same way after going on from the same place: then it has to go on from an older one.
 """
 
+from collections.abc import Iterable
+
 from holdfast.controller import incidents
 from holdfast.controller.state import State, TierRecord, Trial
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Diagnosed
 
 COMMITTED_MAX = 512  # steps remembered
+BAD_KEPT = 64  # attempts of which it is remembered what is never restored
+LEFT_KEPT = 16  # the newest: what these have saved beyond an older checkpoint is left with it
 FAILURES_TOLD = 4  # in a row, where a tier has been saved to before
 
 
@@ -51,17 +55,27 @@ def trial(state: State, verdict: Diagnosed) -> Trial:
 
 def roll_back(state: State, now: Trial, older: int) -> None:
     """The next attempt goes on from an older checkpoint: the newest that is known, and not from a
-    snapshot in memory, which may be only a step older and no better."""
+    snapshot in memory, which may be only a step older and no better. What was saved beyond it until
+    now is left for good: whoever loses all that is newer would come to the same failure again."""
     state.restore_below, state.rolled_back = older + 1, now.failure
+    never_restore(state, range(max(1, state.attempt + 1 - LEFT_KEPT), state.attempt + 1), older + 1)
     state.poison_step = max(now.restored, now.step or 0)
     why = f"step {now.restored} was restored and led to the same failure: {now.failure}"
     incidents.note(state, "RollBack", f"{why}; step {older} or an older one is next")
 
 
+def never_restore(state: State, attempts: Iterable[int], step: int) -> None:
+    """Nothing that these have saved from this step on is gone on from, ever."""
+    known = dict(state.bad_steps)
+    known |= {attempt: min(step, known.get(attempt, step)) for attempt in attempts}
+    state.bad_steps = tuple(sorted(known.items()))[-BAD_KEPT:]
+
+
 def passed(state: State) -> None:
-    """Once training is past the place, what it saves may be used whatever its step."""
+    """Once training is past the place, what it saves may be used whatever its step; and what fails
+    like this later is another poison, for which an older checkpoint has not been tried."""
     if state.poison_step is not None and (state.reached or 0) > state.poison_step:
-        state.restore_below = state.poison_step = None
+        state.restore_below = state.poison_step = state.rolled_back = None
 
 
 def outliving(state: State) -> int | None:

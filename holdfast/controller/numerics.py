@@ -12,7 +12,7 @@ which step on and because of whom.
 """
 
 from holdfast.actions import AnyAction
-from holdfast.controller import attempts, choices, incidents, versions
+from holdfast.controller import attempts, checkpoints, choices, incidents, versions
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State, Trial
@@ -21,7 +21,6 @@ from holdfast.events import Diagnosed, LossPlateaued, NumbersBroke, NumbersSpike
 CAUSE = "nan"
 DIVERGED = "diverged"
 NEAR_STEPS = 10  # a step so close to the last bad one, or before it, is the same place
-BAD_KEPT = 64  # attempts whose bad steps are remembered
 
 
 def broke(state: State, event: NumbersBroke) -> list[AnyAction]:
@@ -129,8 +128,7 @@ def go_below(state: State, step: int) -> None:
 def forget_from(state: State, step: int) -> None:
     """What this attempt did from this step on is not done."""
     state.bad_step = min(step, state.bad_step or step)
-    known = {**dict(state.bad_steps), state.attempt: state.bad_step}
-    state.bad_steps = tuple(sorted(known.items()))[-BAD_KEPT:]
+    checkpoints.never_restore(state, (state.attempt,), state.bad_step)
     before = state.progress_mark  # earlier attempts did so much with finite numbers
     if state.max_step is not None:
         state.max_step = min(state.max_step, max(before or 0, state.bad_step - 1))

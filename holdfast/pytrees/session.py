@@ -156,7 +156,7 @@ class TreeState:
         leaves, rebuild = self._leaves()
         channel = _channel()
         fingerprint = cells.fingerprint_of(leaves)
-        found = find(arena, channel, run.rank, fingerprint)
+        found = find(arena, channel, run.rank, fingerprint, leaves)
         if found is not None:
             self._load(found, leaves, rebuild)
         self._page.restored(self.completed)

@@ -130,7 +130,7 @@ def _past_the_limit(
     why = "resuming from that step or later repeatedly led to the same failure"
     if below is None or oldest < int(below):
         what = "there is no checkpoint from before the numbers of its attempt were bad"
-        why = "the loss was not finite, or replicas differed, when they were saved"
+        why = "the loss was not finite, replicas differed, or they led to the same failure"
     return Error(
         "checkpoint-unusable",
         what,

@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.actions import AnyAction, EndJob, StartAttempt, StopAttempt
-from holdfast.controller import Phase
+from holdfast.controller import Phase, checkpoints
 from holdfast.controller.policies.poison import suspected, way_back
 from holdfast.controller.state import Trial
 from holdfast.events import (
@@ -136,6 +136,45 @@ def test_the_way_back_stays_closed_until_training_is_past_the_place() -> None:
     world.tell(Progressed(attempt=world.state.attempt, progress=Progress(step=520)))
     start = only(failing(world, 521, **CRASH), StartAttempt)
     assert start.restore_below is None
+
+
+def rolled_back() -> World:
+    """Training went on from step 400 and has passed the place."""
+    world = doomed(**CRASH)
+    failing(world, 505, **CRASH)
+    world.train(step=505, restored=500)
+    failing(world, 505, **CRASH)
+    world.train(step=520, restored=400)
+    return world
+
+
+def test_what_led_to_the_same_failure_is_never_restored_however_far_training_has_come() -> None:
+    """It was, by whoever lost all that was saved since: nothing durable, say."""
+    world = rolled_back()
+    start = only(failing(world, 521, **CRASH), StartAttempt)
+    assert start.restore_below is None
+    assert start.bad_steps == ((1, 401), (2, 401), (3, 401)), "what attempt 4 saves counts"
+
+
+def test_another_poison_later_has_an_older_checkpoint_of_its_own() -> None:
+    """The same exception ended the job then, months after the first."""
+    world = doomed(**BUG)
+    failing(world, 505, **BUG)
+    world.train(step=520, restored=400)
+    for step in (900, 1000):
+        commit(world, step)
+    failing(world, 1005, **BUG)
+    world.train(step=1005, restored=1000)
+    start = only(failing(world, 1005, **BUG), StartAttempt)
+    assert start.restore_below == 901
+
+
+def test_attempts_of_which_that_is_remembered_are_few() -> None:
+    world = running()
+    checkpoints.never_restore(world.state, range(1, 200), 7)
+    checkpoints.never_restore(world.state, (199,), 9)
+    assert len(world.state.bad_steps) == checkpoints.BAD_KEPT
+    assert world.state.bad_steps[-1] == (199, 7)
 
 
 def test_a_lost_node_is_never_taken_for_poison() -> None:

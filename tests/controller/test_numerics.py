@@ -4,7 +4,8 @@ import msgspec
 
 from holdfast.actions import AnyAction, EndJob, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import Limits, Phase
-from holdfast.controller.numerics import BAD_KEPT, NEAR_STEPS
+from holdfast.controller.checkpoints import BAD_KEPT
+from holdfast.controller.numerics import NEAR_STEPS
 from holdfast.controller.state import NOTES_MAX, State
 from holdfast.events import (
     AttemptStopped,

@@ -4,13 +4,18 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast import meeting, rank
-from holdfast.checkpoint.arena import Arena, StatePart
+from holdfast.checkpoint.arena import OWN, Arena, StatePart
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.save import commit, save_rank
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Page
@@ -106,7 +111,7 @@ def test_what_is_newer_than_a_restored_checkpoint_is_forgotten(
     place = restore._Place("somewhere", 1, 4, ours=True)
     found = restore.RestoredTrees(Key(1, 4), {}, Key(1, 4))
     monkeypatch.setenv("HOLDFAST_RESTORE_BELOW", "9")
-    monkeypatch.setattr(restore, "_durable", lambda: place)
+    monkeypatch.setattr(restore, "_durable", lambda _unsound: restore._Durable(place, 1))
     monkeypatch.setattr(restore, "_from_tier", lambda *_: found)
     assert restore.find(arena, ALONE, 0, 7) is found
     assert arena.find(StatePart.PRIVATE, Key(1, 9)) is None
@@ -123,6 +128,78 @@ def test_what_was_saved_with_bad_numbers_is_not_gone_on_from(
     found = restore.find(arena, ALONE, 0, 7)
     assert found is not None and found.key == Key(1, 8)
     assert arena.find(StatePart.PRIVATE, Key(1, 9)) is None
+
+
+# ── after bad numbers ──
+
+
+def snapshot(arena: Arena, step: int, attempt: int = 1, **leaves: Any) -> Key:
+    key = Key(attempt, step)
+    cells.write(arena, leaves, cells.TreeStamp(key, 0, 1, 7, 0), set())
+    return key
+
+
+NAN = np.array([1.0, np.nan])
+
+
+@pytest.mark.usefixtures("page")
+@pytest.mark.parametrize("told", ["HOLDFAST_RESTORE_BELOW=9", "HOLDFAST_BAD_STEPS=[[1,9]]"])
+def test_a_snapshot_with_nan_is_no_way_back_from_bad_numbers(
+    monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """A loss may turn NaN a step after the parameters did."""
+    arena = Arena(Arena.create())
+    snapshot(arena, 7, w=np.zeros(2), name="x", seen=3)
+    snapshot(arena, 8, w=NAN, name="x", seen=3)
+    monkeypatch.setenv(*told.split("="))
+    found = restore.find(arena, ALONE, 0, 7, {"w": np.zeros(2)})
+    assert found is not None and found.key == Key(1, 7)
+    assert arena.find(StatePart.PRIVATE, Key(1, 8)) is None
+
+
+@pytest.mark.usefixtures("page")
+def test_nan_is_looked_for_only_then_and_is_no_sign_where_the_script_begins_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arena = Arena(Arena.create())
+    newest = snapshot(arena, 8, w=np.zeros(2), best=NAN)
+    given = {"w": np.zeros(2), "best": np.full(2, np.nan)}
+    found = restore.find(arena, ALONE, 0, 7, dict.fromkeys(given, np.zeros(2)))
+    assert found is not None and found.key == newest
+    monkeypatch.setenv("HOLDFAST_RESTORE_BELOW", "9")
+    found = restore.find(arena, ALONE, 0, 7, given)
+    assert found is not None and found.key == newest
+
+
+def committed(place: Path, step: int, **leaves: Any) -> None:
+    arena, store = Arena(Arena.create()), open_store(str(place))
+    key = snapshot(arena, step, **leaves)
+    held = {part: cell for part in OWN if (cell := arena.find(part, key)) is not None}
+    save_rank(store, held, job="job", tier=Tier.SHARED)
+    commit(store, key, ranks=[0], now=1.7e9)
+
+
+@pytest.mark.usefixtures("page")
+def test_where_only_bad_checkpoints_are_left_a_job_does_not_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CHECKPOINT_SHARED", str(tmp_path))
+    arena = Arena(Arena.create())
+    assert restore.find(arena, ALONE, 0, 7) is None, "nothing is there: that is how a job begins"
+    for step, w in ((3, NAN), (5, np.zeros(2)), (8, NAN)):
+        committed(tmp_path, step, w=w)
+    monkeypatch.setenv("HOLDFAST_RESTORE_BELOW", "9")
+    found = restore.find(arena, ALONE, 0, 7)
+    assert found is not None and found.key == Key(1, 5)
+    monkeypatch.setenv("HOLDFAST_BAD_STEPS", "[[1,5]]")
+    with pytest.raises(Error, match="none that training can resume from") as raised:
+        restore.find(arena, ALONE, 0, 7)
+    assert raised.value.slug == "checkpoint-unusable"
+    assert raised.value.why.startswith("step 3 has NaN in w; the others led to the same failure")
+    monkeypatch.setenv("HOLDFAST_BAD_STEPS", "[[1,2]]")
+    with pytest.raises(Error) as raised:
+        restore.find(arena, ALONE, 0, 7)
+    assert raised.value.why.startswith("all of them led to the same failure")
 
 
 def test_batches_that_nobody_could_leave_out_are_not_promised_to_be(
