@@ -99,9 +99,9 @@ class JobRecord:
             self._reader = JournalReader(path)
         self._reader.read_on()
         job, state = self._recorded(path)
-        alive = not state.ended and self._site.alive
+        alive, now = not state.ended and self._site.alive, records.present(self.folder, time.time())
         ledger = self._reader.ledger(
-            None if state.ended else time.time() if alive else max(state.now, self._reader.last_at)
+            None if state.ended else now if alive else max(state.now, self._reader.last_at)
         )
         if status is None:
             controller = "ended" if state.ended else "away"

@@ -9,7 +9,6 @@ steps, from those that its output or its file tells.
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +34,7 @@ class _Told(NamedTuple):
 
 
 class JobHistory:
-    """Of one job. `lateness`: of each rank, where that is known."""
+    """Of one job. `lateness`: of each rank, where that is known; `clock`: the controller's."""
 
     def __init__(
         self,
@@ -43,11 +42,12 @@ class JobHistory:
         state: State,
         progress: ProgressReducer,
         lateness: Callable[[], Mapping[int, float]],
+        clock: Callable[[], float],
         *,
         curve: bool,
     ) -> None:
         self._folder, self._state, self._progress = folder, state, progress
-        self._lateness = lateness
+        self._lateness, self._clock = lateness, clock
         self._ranks: RankHistory | None = None
         self._curve: CurveFile | None = None
         self._draws = curve
@@ -63,7 +63,7 @@ class JobHistory:
         while True:
             await asyncio.sleep(CURVE_S)
             try:
-                self.look(time.time())
+                self.look(self._clock())
             except Exception as error:
                 self._let_go()
                 if not said:

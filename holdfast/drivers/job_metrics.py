@@ -7,6 +7,7 @@ heard by the controller, and a job without a scraper pays nothing.
 
 import asyncio
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -52,9 +53,10 @@ class JobMetrics:
         books: JobBooks,
         progress: ProgressReducer,
         clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._job, self._state, self._books = job, state, books
-        self._progress, self._clock = progress, clock
+        self._progress, self._clock, self._wall = progress, clock, wall
         self._throughput, self._lines = Throughput(), WrittenLines()
 
     def exposition(self) -> Exposition:
@@ -65,7 +67,8 @@ class JobMetrics:
         _add_state(found, self._state, status)
         _add_training(found, status, workers.get(0))
         stepped_at = self._progress.stepped_at or self._state.started_at
-        found.add("holdfast_last_step_timestamp_seconds", stepped_at)
+        ahead_s = round(self._wall() - self._clock(), 1)  # the same at each scrape
+        found.add("holdfast_last_step_timestamp_seconds", stepped_at + ahead_s)
         _add_throughput(found, rate, self._state.world_size)
         self._add_cost(found, status, rate)
         _add_slowest(found, self._state)

@@ -258,11 +258,12 @@ class LocalDriver:
         )  # fmt: skip
         metrics = JobMetrics(job, self._state, self._books, progress, self._clock.now)
         self._scraped = MetricsServer(job.name, metrics.exposition)
-        self._notifier = Notifier(job, self._state, folder, lambda: self._books.goodput().ettr)
-        self._telemetry = Telemetry(job, self._state, self._books, folder / records.JOURNAL)
+        now, path = self._clock.now, folder / records.JOURNAL
+        self._notifier = Notifier(job, self._state, folder, self._books.goodput, now)
+        self._telemetry = Telemetry(job, self._state, self._books, path, now)
         self._scraped.agents = self._scraped_agents
         late = self._shell.stragglers.lateness
-        self._history = JobHistory(folder, self._state, progress, late, curve=False)
+        self._history = JobHistory(folder, self._state, progress, late, now, curve=False)
 
     async def run(self, first: Beginning, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
@@ -300,7 +301,10 @@ class LocalDriver:
             self._withdraw()
 
     def _publish(self, port: int) -> None:
-        address = records.Address(host=self._engine.host, port=port, pid=os.getpid())
+        address = records.Address(
+            host=self._engine.host, port=port, pid=os.getpid(),
+            ahead_s=self._clock.ahead_s, boot=records.this_boot(),
+        )  # fmt: skip
         text = msgspec.json.encode(address).decode()
         records.write_private(self._folder / "controller.json", text)
 

@@ -21,11 +21,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.controller import State
-from holdfast.drivers.notices import Notice, Notices, ToldOf, body_of
+from holdfast.drivers.notices import Notice, Notices, ToldOf, body_of, dated
 from holdfast.drivers.records import NOTIFIED, write_private
 from holdfast.shell.supervision import keep_running
 from holdfast.spec import Job
 from holdfast.spec.notify import URL_VARIABLE, Notify
+from holdfast.status import Goodput
 
 TIMEOUT_S = 10.0  # of a request
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
@@ -38,14 +39,24 @@ Say = Callable[[str], None]
 
 
 class Notifier:
-    """The receivers of one job. `ettr` gives that of now."""
+    """The receivers of one job. `account` gives that of its time until now, `clock` is the
+    controller's."""
 
-    def __init__(self, job: Job, state: State, folder: Path, ettr: Callable[[], float]) -> None:
-        self._state, self._ettr, self._file = state, ettr, folder / NOTIFIED
+    def __init__(
+        self,
+        job: Job,
+        state: State,
+        folder: Path,
+        account: Callable[[], Goodput],
+        clock: Callable[[], float],
+    ) -> None:
+        self._state, self._account, self._file = state, account, folder / NOTIFIED
+        self._clock = clock
         known = _known(self._file)
         told = [known.get(str(i), ToldOf()) for i in range(len(job.notify))]
         self._receivers = [
-            Receiver(i, rule, Notices(job.name, rule, told[i])) for i, rule in enumerate(job.notify)
+            Receiver(i, rule, Notices(job.name, rule, told[i]), clock)
+            for i, rule in enumerate(job.notify)
         ]
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -94,9 +105,9 @@ class Notifier:
         return any(r.notices.next_look(self._state) is not None for r in self._receivers)
 
     def _look(self) -> None:
-        now, found = time.time(), False
+        now, found = self._clock(), False
         for receiver in self._receivers:
-            for notice in receiver.notices.look(self._state, self._ettr(), now):
+            for notice in receiver.notices.look(self._state, self._account().ettr, now):
                 receiver.add(notice, self._say)
                 found = True
         if found:
@@ -110,8 +121,10 @@ class Notifier:
 class Receiver:
     """One of them, and what waits for it."""
 
-    def __init__(self, number: int, rule: Notify, notices: Notices) -> None:
-        self.number, self.rule, self.notices = number, rule, notices
+    def __init__(
+        self, number: int, rule: Notify, notices: Notices, clock: Callable[[], float]
+    ) -> None:
+        self.number, self.rule, self.notices, self._clock = number, rule, notices, clock
         self.queue: asyncio.Queue[Notice] = asyncio.Queue(QUEUE)
         self.waiting = 0  # notices, with the one that is being sent
         found = rule.url or os.environ.get(rule.url_env or URL_VARIABLE.format(number), "")
@@ -147,13 +160,14 @@ class Receiver:
             self.queue.task_done()
 
     async def _send(self, notice: Notice, say: Say) -> None:
-        body, pause_s = body_of(notice, self.rule), FIRST_PAUSE_S
+        ahead_s, pause_s = time.time() - self._clock(), FIRST_PAUSE_S
+        body = body_of(dated(notice, ahead_s), self.rule)
         first = True
         while True:
             why, final = await asyncio.to_thread(post, self.url, body)
             if not why:
                 return
-            if final or time.time() - notice.at > GIVE_UP_S:
+            if final or self._clock() - notice.at > GIVE_UP_S:
                 say(f"{self.name}: {why}; not delivered: {notice.text}")
                 return
             if first:

@@ -43,6 +43,7 @@ NOTIFIED = "notified.json"  # what receivers of notices know of the incidents in
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
 LOCK_ASKERS_S = 10.0  # for those who only look; on a busy machine one may be held up while it does
 LOCK_PAUSE_S = 0.01
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def jobs_home() -> Path:
@@ -430,7 +431,24 @@ def goodput(folder: Path, now: float) -> Goodput:
 
 def _until(folder: Path, state: State, now: float) -> float:
     """The present while somebody counts; else the last thing that is known."""
-    return now if controller_alive(folder) else state.now
+    return present(folder, now) if controller_alive(folder) else state.now
+
+
+def present(folder: Path, now: float) -> float:
+    """By the clock of the job's controller, which knows nothing of clocks that are set and machines
+    that sleep; `now`, by the wall clock, where it is another machine's."""
+    address = read_address(folder)
+    if address is None or address.ahead_s is None or address.boot != this_boot():
+        return now
+    return time.monotonic() + address.ahead_s
+
+
+def this_boot() -> str:
+    """Which start of which machine this is; empty: not known."""
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
 
 
 def read_secret(folder: Path) -> str:
@@ -447,6 +465,8 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     pid: int
+    ahead_s: float | None = None  # of its clock, before the monotonic one of its machine
+    boot: str = ""  # since which that one runs
 
 
 def read_address(folder: Path) -> Address | None:

@@ -1,4 +1,7 @@
-"""The time of a controller: seconds since the epoch that never step back."""
+"""The time of a controller: seconds since the epoch that never step back.
+
+Everything is decided by it. The wall clock may be set, and goes on while a machine sleeps: so the
+two may differ, and what other programs compare with theirs is told by the wall clock."""
 
 import time
 
@@ -16,3 +19,8 @@ class Clock:
     def now(self) -> float:
         """The present."""
         return time.monotonic() + self._offset
+
+    @property
+    def ahead_s(self) -> float:
+        """Of the clock that all processes of this machine have in common since it was started."""
+        return self._offset

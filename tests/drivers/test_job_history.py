@@ -31,7 +31,10 @@ class Scene:
         self.progress = ProgressReducer()
         self.progress.begin(1, 2, 0.0)
         late = {1: 0.25}
-        self.history = JobHistory(folder, self.state, self.progress, lambda: late, curve=curve)
+        self.now = 0.0
+        self.history = JobHistory(
+            folder, self.state, self.progress, lambda: late, lambda: self.now, curve=curve
+        )
 
     def report(self, step: int, at: float) -> None:
         workers = [
@@ -141,6 +144,24 @@ def test_a_disk_that_takes_nothing_ends_nothing(
 
     asyncio.run(asyncio.wait_for(story(), 60))
     assert len(said) == 1 and "No such file" in said[0]
+
+
+def test_ranks_are_kept_by_the_controllers_clock_whatever_the_machines_is_set_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, looks = Scene(tmp_path), list[float]()
+    monkeypatch.setattr("holdfast.drivers.job_history.CURVE_S", 0.001)
+    monkeypatch.setattr(scene.history, "look", looks.append)
+
+    async def story() -> None:
+        running = asyncio.create_task(scene.history.run(lambda _: None))
+        while len(looks) < 2:
+            await asyncio.sleep(0.002)
+        running.cancel()
+
+    scene.now = 1000.0
+    asyncio.run(asyncio.wait_for(story(), 60))
+    assert set(looks) == {1000.0}
 
 
 def test_files_that_a_full_disk_refuses_are_given_back(

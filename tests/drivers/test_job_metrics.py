@@ -76,7 +76,10 @@ class Scene:
         self.progress = ProgressReducer()
         self.progress.begin(2, 2, NOW)
         books = JobBooks("j", path, state, lambda: self.now, self.progress.newest)
-        self.metrics = JobMetrics(job, state, books, self.progress, lambda: self.now)
+        self.wall_ahead_s = 0.0
+        self.metrics = JobMetrics(
+            job, state, books, self.progress, lambda: self.now, lambda: self.now + self.wall_ahead_s
+        )
 
     def step(self, step: int, ago_s: float = 0.0) -> None:
         """Both ranks tell of it."""
@@ -142,6 +145,8 @@ def test_the_last_step_stays_where_it_was_when_nobody_reports(tmp_path: Path) ->
     assert scene.series()[name] == NOW - 1.0
     scene.progress.begin(3, 2, scene.now)
     assert scene.series()[name] == NOW - 1.0, "an attempt is no progress"
+    scene.wall_ahead_s = 28_800.0  # the machine was asleep, or its clock was set
+    assert scene.series()[name] == NOW - 1.0 + 28_800.0, "as long ago as before"
 
 
 def test_a_state_that_was_only_restored_is_no_step() -> None:

@@ -1,6 +1,7 @@
 """Notices on their way: to a real server that answers, refuses, is away, or comes back."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast.actions import Outcome
-from holdfast.controller import Limits, State
+from holdfast.controller import IncidentRecord, Limits, State
 from holdfast.controller.phases import Phase
 from holdfast.drivers import notifier
 from holdfast.drivers.notifier import Notifier, post
 from holdfast.drivers.records import NOTIFIED
 from holdfast.spec.load import job_from_dict
+from holdfast.status import Goodput
 from tests.receiving import Receiving
 
 
@@ -26,16 +28,22 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiving]:
 
 
 Said = list[str]
+ACCOUNT = Goodput(job="gpt", wall_s=2.0, ettr=0.5, ettr_1h=0.5, buckets={}, observed=True)
 
 
-def told(folder: Path, *rules: dict[str, Any], change: Callable[[State], None]) -> Said:
+def told(
+    folder: Path,
+    *rules: dict[str, Any],
+    change: Callable[[State], None],
+    clock: Callable[[], float] = time.time,
+) -> Said:
     """What is said while a job whose state is changed like this is told of."""
     job = job_from_dict({"name": "gpt", "script": "t.py", "notify": list(rules)}, where="test")
     said: Said = []
 
     async def life() -> None:
         state = State(limits=Limits(node_count=1), phase=Phase.RUNNING, attempt=1)
-        it = Notifier(job, state, folder, lambda: 0.5)
+        it = Notifier(job, state, folder, lambda: ACCOUNT, clock)
         it.begin(said.append)
         await asyncio.sleep(0)
         change(state)
@@ -97,6 +105,33 @@ def test_a_receiver_that_is_away_holds_up_neither_the_others_nor_the_end(
     said = told(tmp_path, {"url": gone.url}, {"url": server.url}, change=ends)
     assert len(server.got) == 1
     assert "cannot be reached" in said[0] and said[-1].endswith("not delivered in time")
+
+
+@pytest.mark.parametrize("set_by_s", [-28_800.0, 28_800.0])
+@pytest.mark.parametrize("lasted_s", [1.0, 100.0])
+def test_a_wall_clock_that_is_set_during_a_job_changes_neither_what_is_told_nor_how_long_it_took(
+    tmp_path: Path, server: Receiving, set_by_s: float, lasted_s: float
+) -> None:
+    began = time.time() - set_by_s  # by the controller, whose clock goes on as it was
+
+    def is_struck(state: State) -> None:
+        record = IncidentRecord(
+            id=1, cause="hang", summary="it hangs", node="n", rank=0, attempt=1, step=3,
+            started_at=began - lasted_s, detected_at=began - lasted_s,
+        )  # fmt: skip
+        state.incidents.append(record)
+
+    told(
+        tmp_path, {"url": server.url, "after_s": 30}, change=is_struck,
+        clock=lambda: time.time() - set_by_s,
+    )  # fmt: skip
+    if lasted_s < 30:
+        assert server.got == []
+        return
+    ((_, body),) = server.got
+    assert "stopped for 100." in body["text"]
+    assert abs(body["at"] - time.time()) < 60, "by the clock that its receiver has, too"
+    assert body["at"] - body["began_at"] == pytest.approx(lasted_s, abs=30)
 
 
 def test_a_url_that_is_missing_is_said_and_nobody_waits(

@@ -232,7 +232,7 @@ def exported(folder: Path, change: Callable[[State], None], **otlp: object) -> N
     books = JobBooks("gpt", path, state, time.time, dict)
 
     async def life() -> None:
-        it = telemetry.Telemetry(job, state, books, path)
+        it = telemetry.Telemetry(job, state, books, path, time.time)
         it.begin()
         change(state)
         await it.close()

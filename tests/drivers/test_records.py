@@ -2,19 +2,40 @@
 
 import errno
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from holdfast.drivers import engines, records
 from holdfast.drivers.local import LocalDriver
 from holdfast.errors import Error
+from holdfast.shell.clock import Clock
 from holdfast.spec import Job, job_from_dict
 
 JOB: Job = job_from_dict({"name": "run", "command": ["true"]}, where="test")
+
+
+@pytest.mark.parametrize("set_by_s", [-28_800.0, 28_800.0])
+def test_what_a_job_under_way_has_cost_does_not_depend_on_what_the_clock_is_set_to(
+    tmp_path: Path, set_by_s: float
+) -> None:
+    """Nor on how long the machine has slept. Of another machine only the wall clock is known."""
+    folder, began, clock = tmp_path / "run", time.time(), Clock()
+    lock = records.create(JOB, folder, now=began - 3_600)
+    address = records.Address(
+        host="h", port=1, pid=1, ahead_s=clock.ahead_s, boot=records.this_boot()
+    )
+    records.write_private(folder / "controller.json", msgspec.json.encode(address).decode())
+    assert 3_600 <= records.goodput(folder, time.time() + set_by_s).wall_s < 4_200
+    elsewhere = msgspec.structs.replace(address, boot="another")
+    records.write_private(folder / "controller.json", msgspec.json.encode(elsewhere).decode())
+    assert records.goodput(folder, began + 25_200.0).wall_s == 28_800.0
+    os.close(lock)
 
 
 def failing(error: BaseException) -> object:

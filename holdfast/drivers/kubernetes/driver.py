@@ -128,13 +128,10 @@ class KubernetesDriver:
         )  # fmt: skip
         metrics = JobMetrics(request.job, self._state, self._books, progress, self._clock.now)
         self._scraped = MetricsServer(request.name, metrics.exposition, journal_path.parent)
-        self._history = JobHistory(
-            journal_path.parent, self._state, progress, self._shell.stragglers.lateness, curve=True
-        )
-        self._notifier = Notifier(
-            request.job, self._state, journal_path.parent, lambda: self._books.goodput().ettr
-        )
-        self._telemetry = Telemetry(request.job, self._state, self._books, journal_path)
+        folder, late, now = journal_path.parent, self._shell.stragglers.lateness, self._clock.now
+        self._history = JobHistory(folder, self._state, progress, late, now, curve=True)
+        self._notifier = Notifier(request.job, self._state, folder, self._books.goodput, now)
+        self._telemetry = Telemetry(request.job, self._state, self._books, journal_path, now)
         self._record = Record(cluster, request.name, journal_path, self._look, owner)
         self._output = KeptLogs(cluster, request.name, owner)
         avoided = Machines(cluster, request)

@@ -7,6 +7,7 @@ what was over and not taken yet, and nothing twice.
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 from holdfast.actions import Entry
 from holdfast.controller import State
 from holdfast.drivers.job_books import JobBooks
-from holdfast.drivers.notices import Notices, ToldOf
+from holdfast.drivers.notices import Notices, ToldOf, dated
 from holdfast.drivers.otlp.traces import JobIdentity, Moments, settled, trace_of
 from holdfast.drivers.records import write_private
 from holdfast.drivers.talk import LISTENER, say_aside
@@ -67,14 +68,21 @@ def require_exporter(job: Job) -> None:
 
 
 class Telemetry:
-    """What one job exports, if it asks for that."""
+    """What one job exports, if it asks for that. `clock` is the controller's."""
 
-    def __init__(self, job: Job, state: State, books: JobBooks, journal_path: Path) -> None:
-        self._job, self._state, self._books = job, state, books
-        self._journal, self._file = journal_path, journal_path.parent / FILE
+    def __init__(
+        self,
+        job: Job,
+        state: State,
+        books: JobBooks,
+        journal_path: Path,
+        clock: Callable[[], float],
+    ) -> None:
+        self._job, self._state, self._books, self._clock = job, state, books, clock
+        self._journal = journal_path
         price = job.cost.gpu_hour if job.cost is not None else None
         self._id = JobIdentity(job.name, books.ledger().start_ms, price)
-        self._told, self._kept = _known(self._file, self._id.started_ms), ""
+        self._told, self._kept = _known(self._journal.with_name(FILE), self._id.started_ms), ""
         self._given: set[int] = set()  # incidents whose spans wait, or are taken
         self._moments, self._unsettled = Moments(), False
         self._notices = Notices(job.name, EVERY_NOTICE, self._told.logs)
@@ -148,9 +156,10 @@ class Telemetry:
         """Export what is new, and write down what is known to be taken."""
         assert self._sending is not None
         ettr = self._books.goodput().ettr if self._state.ended else 0.0
-        for notice in self._notices.look(self._state, ettr, time.time()):
-            self._sending.notice(notice)
-        done, known = settled(self._state, time.time()), self._told.traces | self._given
+        now = self._clock()
+        for notice in self._notices.look(self._state, ettr, now):
+            self._sending.notice(dated(notice, time.time() - now))
+        done, known = settled(self._state, now), self._told.traces | self._given
         if new := [one for one in done if one.id not in known]:
             ledger = self._books.ledger()
             for one in new:
@@ -167,7 +176,7 @@ class Telemetry:
             return
         self._kept = told
         try:
-            write_private(self._file, told)
+            write_private(self._journal.with_name(FILE), told)
         except OSError as error:
             say_aside(f"{FILE} cannot be written: {error.strerror}")
 
