@@ -50,6 +50,12 @@ class Comparison(NamedTuple):
         """Clocks drift apart."""
         return self.doubt_us + (now - self.at) * DRIFT / MICROSECOND
 
+    def apart_us(self, other: "Comparison", now: float) -> float:
+        """By how much the two differ, if that is more than they may be wrong by: the clock was set,
+        or is being put right."""
+        apart_us = abs(self.ahead_us - other.ahead_us)
+        return apart_us if apart_us > self.doubt_at(now) + other.doubt_at(now) else 0.0
+
     def offset(self, now: float) -> ClockOffset:
         """In seconds."""
         return ClockOffset(self.ahead_us * MICROSECOND, self.doubt_at(now) * MICROSECOND)
@@ -74,6 +80,7 @@ class StragglerSampling:
         self._waiting: dict[str, None] = {}  # nodes, in the order of their ranks
         self._times: list[RankTimes] = []
         self._clocks: dict[str, deque[Comparison]] = {}
+        self._set_us: dict[str, float] = {}  # by which clocks were set since the question before
 
     def begin(self, attempt: int, now: float) -> None:
         """Watch this attempt."""
@@ -138,12 +145,18 @@ class StragglerSampling:
                 self._conclude(now)
 
     def _compare(self, node: str, answer: EntryTimes, now: float) -> None:
-        """Our clock against the node's, as NTP does it (RFC 5905, section 8)."""
+        """Our clock against the node's, as NTP does it (RFC 5905, section 8). Once one was set,
+        what was compared before tells nothing; and of what this answer tells, nobody knows which
+        part was before."""
         asked_us, heard_us = self._asked_at / MICROSECOND, now / MICROSECOND
         ahead_us = ((answer.asked_us - asked_us) + (answer.told_us - heard_us)) / 2
         travelled_us = (heard_us - asked_us) - (answer.told_us - answer.asked_us)
+        found = Comparison(now, ahead_us, max(0.0, travelled_us / 2))
         known = self._clocks.setdefault(node, deque(maxlen=KEPT))
-        known.append(Comparison(now, ahead_us, max(0.0, travelled_us / 2)))
+        if apart := [us for one in known if (us := found.apart_us(one, now))]:
+            known.clear()
+            self._set_us[node] = max(apart)
+        known.append(found)
 
     def _conclude(self, now: float) -> None:
         self._waiting.clear()
@@ -153,8 +166,10 @@ class StragglerSampling:
             node = self._state.ranks.get(times.rank // per_node, "")
             if known := self._clocks.get(node):
                 best = min(known, key=lambda one: one.doubt_at(now))
-                clocks[times.rank] = (best.ahead_us, best.doubt_at(now))
+                doubt_us = best.doubt_at(now) + self._set_us.get(node, 0.0)
+                clocks[times.rank] = (best.ahead_us, doubt_us)
                 doing[times.rank] = self._doing(times)
+        self._set_us.clear()
         sample = Sample(
             now, [times for times in self._times if times.rank in clocks], clocks, doing
         )

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from holdfast.collectives import Collective, CollectivePace, GroupLog, RankTimes
 from holdfast.controller import Limits
 from holdfast.controller.phases import Phase
@@ -34,7 +36,7 @@ class Watched(Scene):
         self.settle()
         assert self.state.phase is Phase.RUNNING
         self.late_s = 0.02
-        self.travel_s = 0.001
+        self.travel_s = self.turn_s = 0.001
         self.begun, self.done = self.now, 0
         self.skips_after = 0  # this step, on rank 1; 0: never
         self.ahead_us = dict(AHEAD_US)
@@ -47,7 +49,7 @@ class Watched(Scene):
         before = len(self.questions(self.wires[0]))
         end = self.now + EVERY_S + FIRST_S
         while len(self.questions(self.wires[0])) == before and self.now < end:
-            self.wait(0.001, *self.wires)
+            self.wait(self.turn_s, *self.wires)
 
     def answer(self, wires: Sequence[Wire] | None = None) -> None:
         """What has been entered until now."""
@@ -142,6 +144,24 @@ def test_a_clock_that_differs_is_a_condition_of_its_node_until_it_is_set() -> No
     scene.goes_on(15.0)
     assert scene.state.health == {}
     assert len(scene.events(HealthChanged)) == 2 and scene.state.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("by_us", [20_000, -20_000])
+def test_a_clock_that_is_set_while_ranks_come_together_makes_nobody_slow(by_us: int) -> None:
+    """By less than a step takes: who is late by more does not keep the others waiting."""
+    scene = Watched()
+    scene.late_s, scene.travel_s, scene.turn_s = 0.0, 0.0001, 0.25
+    scene.ask()
+    scene.answer()  # the best comparison for long, and of the clock as it was
+    scene.travel_s = 0.001
+    scene.ahead_us[1] += by_us
+    scene.goes_on(120.0)
+    assert scene.found() == []
+
+    scene.late_s = 0.02
+    scene.goes_on(60.0)
+    (found,) = scene.found()
+    assert [one.rank for one in found.stragglers] == [1], "and who is slow is still found"
 
 
 def test_where_nobody_is_asked_nothing_is_known_of_clocks() -> None:
