@@ -67,6 +67,7 @@ class _Entry(msgspec.Struct):
     collective_seq_id: int
     profiling_name: str
     time_created_ns: int
+    record_id: int = 0
     is_p2p: bool = False
     retired: bool = False
     input_sizes: list[list[int]] = []
@@ -86,7 +87,7 @@ class _StepEnd(NamedTuple):
 
 
 _steps: deque[_StepEnd] = deque(maxlen=STEPS_KEPT)
-_since_ns = [0]  # entries before are of an earlier attempt
+_begun = [0]  # number of the first entry that may be of this attempt
 _trace = msgspec.json.Decoder(_Trace)
 
 
@@ -122,9 +123,11 @@ def _log(recent: int, *, kinds: bool) -> CollectiveLog:
 
 
 def forget() -> None:
-    """A new attempt begins in this process, and with it the numbers of collectives."""
-    _since_ns[0] = time.time_ns()
+    """A new attempt begins in this process, and with it the numbers of collectives. Never raises.
+    Entries have times, too, but a clock may be set between two of them."""
     _steps.clear()
+    with contextlib.suppress(Exception):
+        _begun[0] = max((entry.record_id + 1 for entry in _entries_of(_dump())), default=0)
 
 
 def read(recent: int, *, kinds: bool) -> CollectiveLog:
@@ -134,8 +137,7 @@ def read(recent: int, *, kinds: bool) -> CollectiveLog:
         dump = _dump()
         if dump is None:
             return CollectiveLog(why="no process group was made with PyTorch")
-        entries = _trace.decode(dump()).entries
-        newer = [entry for entry in entries if entry.time_created_ns >= _since_ns[0]]
+        newer = [entry for entry in _entries_of(dump) if entry.record_id >= _begun[0]]
         groups = _groups(newer, recent, kinds=kinds)
         return CollectiveLog(groups=tuple(groups), why="" if groups else "no collective was seen")
     except Exception as error:
@@ -191,6 +193,10 @@ def _dump() -> Callable[[], bytes] | None:
     bindings: Any = sys.modules.get(BINDINGS)
     known = (getattr(bindings, name, None) for name in DUMPS)
     return next((dump for dump in known if dump is not None), None)
+
+
+def _entries_of(dump: Callable[[], bytes] | None) -> list[_Entry]:
+    return _trace.decode(dump()).entries if dump is not None else []
 
 
 def _groups(entries: list[_Entry], recent: int, *, kinds: bool) -> Iterator[GroupLog]:

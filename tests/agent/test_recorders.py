@@ -118,6 +118,27 @@ def test_a_worker_tells_the_newest_collectives_of_its_groups() -> None:
         assert times[0] < log.steps[1][1] <= times[1], "of the same clock"
 
 
+AGAIN = ALONE.replace(
+    "dist.barrier()",
+    """
+clock, set_s = time.time_ns, float(sys.argv[1])
+time.time_ns = lambda: clock() - int(set_s * 1e9)
+flight_recorder.forget()
+time.time_ns = clock
+dist.all_reduce(torch.ones(6))
+""",
+).replace("import os", "import time, os")
+
+
+@pytest.mark.parametrize("set_s", [-3600.0, 3600.0])
+def test_of_an_attempt_that_a_worker_has_left_nothing_is_told_whatever_the_clock_is_set_to(
+    set_s: float,
+) -> None:
+    with answering(AGAIN.replace("sys.argv[1]", str(set_s))) as (recorder, _):
+        (group,) = ask(recorder).groups
+        assert [c.kind for c in group.recent] == ["all_reduce float[6]"]
+
+
 def test_a_worker_without_a_process_group_says_so() -> None:
     script = "import sys; print('ready', flush=True); sys.stdin.read()"
     with answering(script) as (recorder, _):
