@@ -41,10 +41,12 @@ RATE_STEP_S = 1.0  # between two points of it
 SLOWEST = 4  # ranks that have a series of their own
 HOUR_S = 3600.0
 BILLION = 1e9
+AGAIN_S = 30.0  # between two tries to listen on a port that is taken
 
 
 class JobMetrics:
-    """Of one job, under one controller. `progress`: what its ranks have reported."""
+    """Of one job, under one controller. `progress`: what its ranks have reported; `clock` is the
+    controller's, `wall` what scrapers compare times with."""
 
     def __init__(
         self,
@@ -222,18 +224,35 @@ class MetricsServer:
     ) -> None:
         self._job, self._look, self._folder = job, look, folder
         self._server: asyncio.Server | None = None
+        self._trying: asyncio.Task[None] | None = None
         self.agents: Callable[[], list[str]] = list  # HOST:PORT of each
 
     async def open(self, host: str, port: int, say: Callable[[str], None]) -> None:
-        """Port 0: any. Training goes on without metrics where the port is taken."""
+        """Port 0: any. Training goes on without metrics where the port is taken, until it is
+        free."""
+        if why := await self._opened(host, port):
+            told = "retrying; training is not affected"
+            say(f"no metrics: cannot listen on port {port} ({why}); {told}")
+            self._trying = asyncio.create_task(self._again(host, port, say))
+
+    async def _opened(self, host: str, port: int) -> str:
+        """Why not; empty: it answers."""
         try:
             self._server = await serve(host, port, self._answer)
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
-            say(f"no metrics: cannot listen on port {port} ({why}); training is not affected")
+            return os.strerror(error.errno) if error.errno else str(error)
+        return ""
+
+    async def _again(self, host: str, port: int, say: Callable[[str], None]) -> None:
+        while self._server is None:
+            await asyncio.sleep(AGAIN_S)
+            await self._opened(host, port)
+        say(f"metrics: listening on port {port}")
 
     def close(self) -> None:
         """Answer no more."""
+        if self._trying is not None:
+            self._trying.cancel()
         if self._server is not None:
             self._server.close()
 

@@ -21,6 +21,7 @@ from holdfast.monitoring.table import METRICS
 from holdfast.scrape import Exposition
 from holdfast.slow_ranks import SlowBy, Straggler
 from holdfast.spec import job_from_dict
+from tests.patience import PATIENCE_S
 
 NOW = 2_000.0
 
@@ -186,6 +187,26 @@ def test_a_port_that_is_taken_is_said_and_nothing_else_happens() -> None:
 
     assert asyncio.run(open_there()) is None
     assert len(said) == 1 and "Address already in use" in said[0] and "no metrics" in said[0]
+
+
+def test_a_port_that_is_free_again_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever had it may have ended long before this job does."""
+    monkeypatch.setattr("holdfast.drivers.job_metrics.AGAIN_S", 0.001)
+    said: list[str] = []
+
+    async def story() -> None:
+        server = MetricsServer("j", Exposition)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            await server.open("127.0.0.1", port, said.append)
+            assert len(said) == 1
+        while server.address is None:
+            await asyncio.sleep(0.001)
+        assert await get(server.address, "/metrics") == b"OK\n"
+        assert said[1:] == [f"metrics: listening on port {port}"]
+        server.close()
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
 
 
 async def get(address: str, path: str) -> bytes:
