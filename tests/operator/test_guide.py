@@ -1,5 +1,6 @@
 """The guide to operating: what it shows is accepted, and what it names exists."""
 
+import json
 import re
 from pathlib import Path
 
@@ -31,6 +32,17 @@ def test_the_training_job_is_accepted() -> None:
     assert problems(body["spec"]) == [] and broken(body["spec"]) == []
     body["metadata"] |= {"namespace": "team", "uid": UID}
     assert wanted(body, (1, 37)).objects
+
+
+def test_a_job_that_the_guide_suspends_is_resumed_by_it() -> None:
+    """`kubectl apply` leaves alone what it has not set itself, as by a patch."""
+    given = re.findall(r"^kubectl patch tj gpt --type merge -p '(.+?)'", GUIDE.read_text(), re.M)
+    spec = yaml.safe_load(blocks("trainingjob")[0])["spec"]
+    assert "suspend" not in spec["lifetime"]
+    for wish in (True, False):
+        patch = json.loads(given.pop(0))["spec"]
+        assert patch == {"lifetime": {"suspend": wish}}
+        assert problems(spec | {"lifetime": spec["lifetime"] | patch["lifetime"]}) == []
 
 
 def test_the_federated_job_can_be() -> None:
