@@ -130,9 +130,16 @@ def documents(
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise UnreadableError(f"{exc.problem}{place}") from None
+        tab = mark is not None and _character_at(text, mark.line, mark.column) == "\t"
+        remedy = ": it is a tab, and YAML takes only spaces to indent" if tab else ""
+        raise UnreadableError(f"{exc.problem}{place}{remedy}") from None
     except (yaml.YAMLError, UnicodeError) as exc:
         raise UnreadableError(str(exc)) from None
+
+
+def _character_at(text: str, line: int, column: int) -> str:
+    lines = text.splitlines()
+    return lines[line][column : column + 1] if line < len(lines) else ""
 
 
 def plain_value(text: str) -> Any:

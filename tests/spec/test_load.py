@@ -157,6 +157,7 @@ def test_a_key_that_is_like_no_other_gets_the_list_of_keys(tmp_path: Path) -> No
         ("name: [" + "[" * 5000, "nested too deeply (line 1)"),
         ("name: a\nx: &a\n  y: *a\n", "the alias 'a' refers to a node that contains it (line 3)"),
         ("? [a, b]\n: 1\n", "a key must be text (line 1)"),
+        ("name: a\nnodes:\n\tcount: 2\n", "(line 3, column 1): it is a tab, and YAML takes only"),
     ],
 )
 def test_what_is_not_yaml_is_said_with_its_place(tmp_path: Path, text: str, part: str) -> None:
