@@ -32,7 +32,7 @@ def scale(
 
 
 def _local(name: str, nodes: int) -> str:
-    from holdfast.drivers.client import request
+    from holdfast.drivers.client import request, status
     from holdfast.drivers.records import load_job
     from holdfast.messages import ScaleJob
 
@@ -42,6 +42,10 @@ def _local(name: str, nodes: int) -> str:
         request(folder, ScaleJob(by="holdfast scale", nodes=nodes))
     except ConnectionError as error:
         raise _nobody(folder.name, str(error), f"holdfast resume {folder.name}") from error
+    now = status(folder)
+    if now.outcome is not None or now.phase == "closing":  # nobody will do it
+        why = f"it has ended ({now.outcome})" if now.outcome is not None else "it is being stopped"
+        raise _nobody(folder.name, why, f"holdfast why {folder.name}")
     return folder.name
 
 
