@@ -1,7 +1,8 @@
 """Stopping an attempt as the controller orders it, and the answer once nothing of it is left.
 
 Every order to stop is answered, also one for an attempt that never ran here. Within the grace time
-a snapshot may be saved first. A later order may shorten the grace time of an earlier one.
+a snapshot may be saved first. A later order may shorten the grace time of an earlier one; or it
+says that the job ends with what was to be kept in memory only, which is then saved before that.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from holdfast.agent.signals import ask_to_end, kill, terminate
 from holdfast.agent.stack_dump import NATIVE_S, native_stack
 from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stray_processes import end_strays
+from holdfast.agent.urgent_saves import SHARE
 from holdfast.events import Progress
 from holdfast.messages import Stop, WorkersStopped
 
@@ -33,6 +35,7 @@ class AttemptStop:
         self._has_tiers = has_tiers
         self._standing = standing
         self._saving = 0  # newest attempt of which a last snapshot was asked for
+        self._saves_until: dict[int, float] = {}  # the same that was then to outlive the job
 
     def obey(self, order: Stop) -> None:
         """Stop this attempt and all before it."""
@@ -49,10 +52,18 @@ class AttemptStop:
             if self._saving < run.order.attempt:  # else a new controller has repeated the order
                 self._saving = run.order.attempt
                 tasks.start(self._save_and_stop(order))
+            elif order.save:
+                self._outlive(order)
+        elif order.save and self._saving == run.order.attempt:
+            self._outlive(order)
         elif order.look and run.stop_at is None:
             tasks.start(self._look_and_stop(run, order))
         else:
             self._stop(run, order)
+
+    def _outlive(self, order: Stop) -> None:
+        """The snapshot that an earlier order had taken is for a durable tier as well."""
+        self._saves_until[order.attempt] = time.monotonic() + SHARE * order.grace_s
 
     async def _look_and_stop(self, run: NodeAttempt, order: Stop) -> None:
         """Once they are dead nobody can tell any more what they had entered."""
@@ -98,6 +109,8 @@ class AttemptStop:
         await run.gone.wait()
         await end_strays(self._parts.processes.spared)
         node_memory.forget(self._parts.node)
+        if (until := self._saves_until.pop(number, None)) is not None:
+            await self._parts.saves.until_saved(number, max(0.0, until - time.monotonic()))
         self._parts.processes.stores.retire()
         await self._parts.health.settled()
         await self._answer(run, number)

@@ -75,8 +75,8 @@ class UrgentSaves:
         """Whether a snapshot that is for a durable tier has not come there yet."""
         return any(key > self._settled for key in asked(self._arenas, attempt))
 
-    async def until_saved(self, attempt: int) -> None:
-        """Return once everything is saved or given up."""
-        end = time.monotonic() + FINAL_SAVE_S
+    async def until_saved(self, attempt: int, within_s: float = FINAL_SAVE_S) -> None:
+        """Return once everything is saved or given up, or after this time."""
+        end = time.monotonic() + within_s
         while self.unsaved(attempt) and time.monotonic() < end:
             await asyncio.sleep(LOOK_S)

@@ -121,6 +121,21 @@ def stop(
     return [state.stop]
 
 
+def can_save(state: State) -> bool:
+    """Whether what has been done may be saved once more: where it trains, will do so in a moment
+    with what is only in memory, or is being stopped with a snapshot that is still to be taken."""
+    switches = state.stop is not None and bool(state.stop.keeps) and not state.stopped
+    match state.phase:
+        case Phase.RUNNING:
+            return True
+        case Phase.STARTING:
+            return state.max_step is not None
+        case Phase.RECOVERING:
+            return switches
+        case _:
+            return False
+
+
 def stop_again(state: State) -> StopAttempt:
     """The same order once more. Who was asked for a last snapshot still is, as long as all members
     are there; all else was to end long ago."""

@@ -496,7 +496,7 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
         case Phase.CLOSING:
             return []
         case _:
-            save = state.phase is Phase.RUNNING and not event.now
+            save = attempts.can_save(state) and not event.now
             return attempts.stop(state, Phase.CLOSING, why, grace_s, save=save)
 
 

@@ -65,8 +65,11 @@ def _next_version(state: State, event: UpdateRequested) -> Version:
 
 
 def _version_before(state: State) -> Version:
-    used = state.updating.used
-    if versions.unused(state) is not None or not used:
+    """Of one that is not used yet, that in use; who asks for it twice goes back once."""
+    used, unused = state.updating.used, versions.unused(state)
+    if unused is not None:
+        return unused.version if unused.back else state.version
+    if not used:
         return state.version
     return used[-2] if len(used) > 1 else FIRST
 

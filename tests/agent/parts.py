@@ -17,7 +17,7 @@ from holdfast.agent.processes import ProcessExit
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.warm_up import WarmUp
 from holdfast.agent.workers import Worker, WorkerSockets
-from holdfast.events import Progress, Store
+from holdfast.events import Keeps, Progress, Store
 from holdfast.messages import Assignment, Start, Stop
 from holdfast.spec import Job
 
@@ -128,7 +128,7 @@ class FakeSaves:
         """Whether the last step is not in safety yet."""
         return bool(self.unsaved_count)
 
-    async def until_saved(self, _attempt: int) -> None:
+    async def until_saved(self, _attempt: int, _within_s: float = 0.0) -> None:
         """Until the test says so."""
         await self.saved.wait()
 
@@ -190,9 +190,9 @@ def start(attempt: int = 1) -> Start:
     )  # fmt: skip
 
 
-def stop(attempt: int = 1, grace_s: float = 0.0, *, save: bool = False) -> Stop:
+def stop(attempt: int = 1, grace_s: float = 0.0, *, save: bool = False, keeps: Keeps = "") -> Stop:
     """An order to stop."""
-    return Stop(attempt=attempt, grace_s=grace_s, save=save)
+    return Stop(attempt=attempt, grace_s=grace_s, save=save, keeps=keeps)
 
 
 def die(attempts: Any, worker: Any, *, at: float = 1e9, code: int | None = None) -> None:

@@ -327,6 +327,43 @@ async def test_a_stop_that_saves_comes_after_the_save() -> None:
         task.cancel()
 
 
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_job_that_ends_while_a_snapshot_is_taken_for_memory_only_ends_once_it_is_saved(
+    ending: bool,
+) -> None:
+    """Somebody stops it while an update or another size is coming."""
+    asyncio.run(stopped_while_it_changes(ending=ending))
+
+
+async def stopped_while_it_changes(*, ending: bool) -> None:
+    """`ending`: the snapshot has been taken, and the workers are on their way out."""
+    parts = make_parts(1)
+    parts.saves.takes_snapshots = True
+    attempts = Attempts(parts)
+    stops = AttemptStop(parts, attempts, StandingBy(parts), has_tiers=True)
+    parts.processes.stores.open()
+    attempts.start(start())
+    stops.obey(stop(grace_s=60.0, keeps="here"))
+    await asyncio.sleep(0)
+    if ending:
+        parts.saves.saved.set()
+        await parts.tasks.running.pop(0)
+        parts.saves.saved.clear()
+    stops.obey(stop(grace_s=60.0, save=True))
+    if not ending:
+        parts.saves.saved.set()
+        await parts.tasks.running.pop(0)
+        parts.saves.saved.clear()
+    assert attempts.newest is not None
+    die(attempts, attempts.newest.workers[0], code=0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not facts(parts, WorkersStopped), "its checkpoint is not there yet"
+    parts.saves.saved.set()
+    await parts.tasks.settle()
+    assert len(facts(parts, WorkersStopped)) == 1
+
+
 @looped
 async def test_a_node_that_is_asked_to_leave_saves_first_and_not_when_asked_twice() -> None:
     parts = make_parts(1)

@@ -17,6 +17,8 @@ from holdfast.events import (
     Progressed,
     StopRequested,
     Store,
+    UpdatePrepared,
+    UpdateRequested,
 )
 from tests.controller.test_controller import World, only, running
 
@@ -214,6 +216,25 @@ def test_a_stop_saves_first_unless_it_is_to_be_at_once() -> None:
     for now in (False, True):
         stop = only(running().tell(StopRequested(by="x", now=now)), StopAttempt)
         assert stop.save is not now
+
+
+def test_a_stop_saves_also_while_an_attempt_begins_again_or_is_stopped_for_another_reason() -> None:
+    """What was done since the newest checkpoint is only in memory then."""
+    switching = running()
+    switching.tell(UpdateRequested(by="me", id="x", sets={"lr": "1"}))
+    kept = only(switching.tell(UpdatePrepared(version=2, ready_count=3)), StopAttempt)
+    assert kept.keeps
+    assert only(switching.tell(StopRequested(by="x")), StopAttempt).save
+    beginning = running()
+    failing(beginning, 31, **CRASH)
+    assert beginning.state.phase is Phase.STARTING
+    assert only(beginning.tell(StopRequested(by="x")), StopAttempt).save
+    first = World()
+    first.submit()
+    assert not only(first.tell(StopRequested(by="x")), StopAttempt).save, "nothing was done"
+    broken = running()
+    broken.kill("b", 1)
+    assert not only(broken.tell(StopRequested(by="x")), StopAttempt).save, "nobody could"
 
 
 def test_an_attempt_is_told_what_tiers_have_that_no_node_takes_along() -> None:

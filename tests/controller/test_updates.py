@@ -286,6 +286,20 @@ def test_rollback_prepares_the_version_before_and_returns_to_it() -> None:
     assert only(ask(world, "z"), PrepareUpdate).version.number == 3
 
 
+@pytest.mark.parametrize("ready", [False, True])
+def test_who_asks_for_the_version_before_again_while_it_comes_goes_back_once(ready: bool) -> None:
+    """And does not stay with the one that is to go."""
+    world = updated()
+    ask(world, "y", back=True, sets={}, when="next-failure")
+    if ready:
+        prepared(world, 1)
+    assert only(ask(world, "z", back=True, sets={}), PrepareUpdate).version == FIRST
+    prepared(world, 1)
+    assert only(world.all_stopped(), StartAttempt).version == FIRST
+    assert stages(world) == ["reverted", "replaced", "used"]
+    assert world.state.version == FIRST and world.state.updating.used == []
+
+
 def test_rollback_takes_back_an_update_that_is_not_used_yet() -> None:
     world = training()
     ask(world, when="next-failure")
