@@ -493,7 +493,7 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "exited-silently":
             return f"{who} exited with status 0 while others still needed it."
         case "worker-exit":
-            return f"{who} {_ending(exited)}{_place(exited.error)}."
+            return f"{who} {_ending(exited)}{_farewell(exited.error)}{_place(exited.error)}."
         case "forkserver-died":
             return f"{who} died with its forkserver ({exited.forkserver})."
         case "store-lost" if exited.error is None:
@@ -528,11 +528,22 @@ def _loader_hint(error: WorkerError) -> str:
 
 
 def _said(error: WorkerError) -> str:
-    """Type, message (its first line, as it is; "…" where more follows) and place."""
+    """Type, message and place."""
+    message = _first_line(error)
+    return f"{error.type}{': ' if message else ''}{message}{_place(error)}"
+
+
+def _first_line(error: WorkerError) -> str:
+    """Of its message, as it is; "…" where more follows."""
     whole = error.message.strip()
     message = whole.partition("\n")[0][:SAID_CHARS_MAX]
-    cut = "…" if len(message) < len(whole) else ""
-    return f"{error.type}{': ' if message else ''}{message}{cut}{_place(error)}"
+    return message + ("…" if len(message) < len(whole) else "")
+
+
+def _farewell(error: WorkerError | None) -> str:
+    """What a script has given to `sys.exit()`, where that is no number."""
+    said = error is not None and error.type == "SystemExit" and _first_line(error)
+    return f": {said}" if said and not said.lstrip("-").isdigit() else ""
 
 
 def _place(error: WorkerError | None) -> str:

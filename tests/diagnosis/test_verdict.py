@@ -285,6 +285,11 @@ def test_an_exit_by_choice_says_status_and_place() -> None:
     assert verdict.summary == "Rank 0 exited with status 3 (/home/me/train.py:7)."
 
 
+def test_what_a_script_says_as_it_exits_is_quoted() -> None:
+    verdict = weigh([exited(code=1, error=raised("SystemExit", "no data in /d\nsee the wiki"))])
+    assert verdict.summary == ("Rank 0 exited with status 1: no data in /d… (/home/me/train.py:7).")
+
+
 def test_a_message_is_quoted_as_it_is_and_where_it_is_cut_that_shows() -> None:
     def quoted(message: str) -> str:
         return weigh([exited(error=raised("RuntimeError", message))]).summary
