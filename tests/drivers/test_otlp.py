@@ -222,7 +222,9 @@ def test_only_the_tasks_of_a_job_are_listened_to(capsys: pytest.CaptureFixture[s
     assert heard == ["a"] and capsys.readouterr().err == "holdfast: a\nholdfast: b\n"
 
 
-def exported(folder: Path, change: Callable[[State], None], **otlp: object) -> None:
+def exported(
+    folder: Path, change: Callable[[State], None], set_by_s: float = 0.0, **otlp: object
+) -> None:
     """The life of a controller of a job in this folder, whose state is changed like this."""
     job = job_from_dict({"name": "gpt", "script": "t.py", "otlp": otlp}, where="test")
     if not folder.exists():
@@ -232,7 +234,7 @@ def exported(folder: Path, change: Callable[[State], None], **otlp: object) -> N
     books = JobBooks("gpt", path, state, time.time, dict)
 
     async def life() -> None:
-        it = telemetry.Telemetry(job, state, books, path, time.time)
+        it = telemetry.Telemetry(job, state, books, path, lambda: time.time() - set_by_s)
         it.begin()
         change(state)
         await it.close()
@@ -260,6 +262,16 @@ def test_an_incident_is_told_of_once_the_next_fault_can_change_its_end_no_more()
     assert settled(state, 99.0) == [], "it may have begun before the first was over"
     state.phase = Phase.FAILED
     assert settled(state, 12.0) == state.incidents
+
+
+def test_spans_are_told_by_the_clock_of_the_machine_though_it_was_set_since(
+    tmp_path: Path, receiver: OtlpReceiver
+) -> None:
+    exported(tmp_path / "gpt", has_failed, 28_800.0, endpoint=receiver.url)
+    (root,) = receiver.roots()
+    began_s, ended_s = root.start_time_unix_nano / 1e9, root.end_time_unix_nano / 1e9
+    assert began_s == pytest.approx(10.0 + 28_800.0, abs=0.5)
+    assert ended_s - began_s == pytest.approx(2.0, abs=1e-3)
 
 
 def test_what_was_taken_is_known_to_the_next_controller_of_this_life_and_no_other(

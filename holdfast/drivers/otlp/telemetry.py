@@ -19,7 +19,7 @@ from holdfast.actions import Entry
 from holdfast.controller import State
 from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.notices import Notices, ToldOf, dated
-from holdfast.drivers.otlp.traces import JobIdentity, Moments, settled, trace_of
+from holdfast.drivers.otlp.traces import JobIdentity, Moments, on_the_wall, settled, trace_of
 from holdfast.drivers.records import write_private
 from holdfast.drivers.talk import LISTENER, say_aside
 from holdfast.errors import Error
@@ -163,7 +163,8 @@ class Telemetry:
         if new := [one for one in done if one.id not in known]:
             ledger = self._books.ledger()
             for one in new:
-                self._sending.incident(trace_of(one, self._state, ledger, self._moments, self._id))
+                trace = trace_of(one, self._state, ledger, self._moments, self._id)
+                self._sending.incident(on_the_wall(trace, time.time() - now))
                 self._given.add(one.id)
         self._unsettled = len(done) < len(self._state.incidents)
         if not self._unsettled:

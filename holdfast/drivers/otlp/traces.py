@@ -17,6 +17,7 @@ from holdfast.goodput import Ledger
 Value = str | int | float | bool | Sequence[str]
 Attributes = Mapping[str, Value]
 HOUR_S = 3600.0
+SET_S = 1.0  # by which a clock was set, and not only corrected
 SETTLES_S = 3.0  # after the end of an incident
 NAMES_MAX = 32  # of nodes, in one attribute
 FAILED = (Outcome.FAILED, Outcome.GAVE_UP)
@@ -156,6 +157,22 @@ def trace_of(
         for number, part in enumerate(parts)
     )  # fmt: skip
     return IncidentTrace(incident.id, trace, root, buckets, error)
+
+
+def on_the_wall(trace: IncidentTrace, ahead_s: float) -> IncidentTrace:
+    """By the wall clock, which is so far ahead of the controller's: where that is more than they
+    drift apart, it was set since, or the machine has slept, and all else there is told by it."""
+    if abs(ahead_s) < SET_S:
+        return trace
+
+    def moved(span: SpanFacts) -> SpanFacts:
+        by_ns = nanoseconds(ahead_s)
+        moments = tuple(one._replace(at=one.at + ahead_s) for one in span.moments)
+        return span._replace(
+            start_ns=span.start_ns + by_ns, end_ns=span.end_ns + by_ns, moments=moments
+        )
+
+    return trace._replace(root=moved(trace.root), buckets=tuple(map(moved, trace.buckets)))
 
 
 def _what(incident: IncidentRecord) -> Attributes:
