@@ -61,6 +61,13 @@ STORAGE_SLUGS: dict[str, Slug] = {
         "of the older attempt are no longer part of the job, so they must not be committed. Or "
         "two jobs with the same name were started at the same time: only one of them may save.",
     ),
+    "checkpoint-in-use": Slug(
+        ExitStatus.PLATFORM,
+        "Another job of the same name is running and saves its checkpoints in the same location. "
+        "This one would continue from them, and the other could no longer save: the job ends "
+        "before it trains. `checkpoints.take_over` in the job file continues all the same. A job "
+        "that has ended is not in the way, nor one that was killed, after half a minute at most.",
+    ),
     "export-unavailable": Slug(
         ExitStatus.USAGE,
         "A checkpoint cannot be exported in that format: torch is not installed (the extra "

@@ -53,6 +53,7 @@ from holdfast.agent.step_repetition import StepRepetition
 from holdfast.agent.stop import AttemptStop
 from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
+from holdfast.agent.storage.peer_connection import key_of, owner_of
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.tasks import AgentTasks
 from holdfast.agent.tracker_handle import TrackerHandle
@@ -156,7 +157,8 @@ class Agent:
         workers = self._make_workers(count, options, ids, instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         address = _address_of(me.address, listener)
-        told = places.variables(job, self._places, address)
+        owner = owner_of(key_of((me.folder / "token").read_text().strip()))
+        told = places.variables(job, self._places, address, owner)
         compiled = None
         if job.trains_with in ("pytorch", "jax"):
             compiled = me.folder.parents[1] / compiled_code.FOLDER

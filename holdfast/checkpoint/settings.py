@@ -31,6 +31,8 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     copies: int = 1  # nodes that keep a copy of a rank's private part, besides its own
     beside: bool = True  # copy what only an optimizer changes while training goes on
     mttf_s: float | None = None  # mean time between failures of the job; None: not known
+    owner: str = ""  # tells the job from others of its name
+    take_over: bool = False  # from another job of its name that lives
 
     def rule(self, tier: Tier) -> TierRule | None:
         """The rule of this tier."""

@@ -49,6 +49,8 @@ ADVICE: dict[str, str] = {
     "it may be executed.",
     "checkpoint-unusable": "The message says why each checkpoint was refused. Restore the old "
     "model definition, or start again with --fresh (nothing is removed).",
+    "checkpoint-in-use": "Stop the other job, or use another name or location for this one. With "
+    "checkpoints.take_over: true it continues here, and the other job can no longer save.",
     "worker-exit": "The script ended itself: look for sys.exit or os._exit, and read its last "
     "lines.",
     "exited-early": "All ranks have to do the same number of steps: look for data that ends "

@@ -102,6 +102,12 @@ CAUSES: dict[str, KnownCause] = {
         "Checkpoints exist, but none can be restored.",
         final=True,
     ),
+    "checkpoint-in-use": KnownCause(
+        Weight.CAUSE,
+        CODE,
+        "Another job of the same name is running and saves in the same checkpoint location.",
+        final=True,
+    ),
     "worker-exit": KnownCause(Weight.MAYBE, CODE, "The script exited with a nonzero status."),
     "exited-early": KnownCause(
         Weight.MAYBE,
@@ -401,8 +407,8 @@ def _cause_of_success(exited: WorkerExited) -> str:
 
 
 def _cause_of_exception(error: WorkerError) -> str:
-    if slug_of(error) == "checkpoint-unusable":
-        return "checkpoint-unusable"
+    if (slug := slug_of(error)) in ("checkpoint-unusable", "checkpoint-in-use"):
+        return slug
     match error.type.rpartition(".")[2]:
         case "KeyboardInterrupt":
             return "worker-killed"

@@ -227,6 +227,10 @@ class Checkpoints(Section):
     """Start from step 0: checkpoints that were saved under a different value, or none, are not
     restored. They are not removed either. With the same value the job resumes as usual. Also
     `--fresh` on the command line, which uses the current time as the value."""
+    take_over: Flag = False
+    """Continue in a location in which another job of this name, which is still running, saves its
+    checkpoints. The other job can no longer save there. Without it such a job ends with
+    `checkpoint-in-use`. Jobs that have ended or were killed need nothing of this."""
 
     def on_laptop(self, name: str) -> dict[str, str]:
         """Where the tiers of the job `name` are outside Kubernetes: tier to folder or URL."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.checkpoint import catalog
+from holdfast.checkpoint import catalog, presence
 from holdfast.checkpoint.arena import Arena, CellHeader, StatePart
 from holdfast.checkpoint.catalog import Damage
 from holdfast.checkpoint.choose import Holding, Snapshot, assembled, plan_for
@@ -24,7 +24,7 @@ from holdfast.checkpoint.key import Key, progress
 from holdfast.checkpoint.lineage import bad_steps, implied, is_bad, valid
 from holdfast.checkpoint.manifest import Lineage, attempt_of, key_of
 from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.settings import place_in
+from holdfast.checkpoint.settings import place_in, settings_in
 from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train.layout import Ranks
@@ -118,6 +118,7 @@ class RankInventory(msgspec.Struct, frozen=True, array_like=True):
     attempts: list[Lineage] = []
     away: list[Away] = []
     unread: list[Unread] = []
+    rivals: list[str] = []  # other jobs of this name that live and save in the same place
 
 
 def place_of(where: Location, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -150,7 +151,7 @@ def _cell(part: StatePart, h: CellHeader) -> InMemory:
 
 def in_tiers(ranks: Ranks, environ: Mapping[str, str] = os.environ) -> RankInventory:
     """What this rank has to say about durable tiers."""
-    inventory = RankInventory([], [], [], [], [])
+    inventory = RankInventory([], [], [], [], [], [])
     first = ranks.rank % ranks.local_world_size == 0
     mine = [Location.LOCAL] if first else []
     if ranks.rank == 0:
@@ -166,6 +167,8 @@ def _look(
 ) -> None:
     only = split(environ[FROM])[1] if where is Location.ELSEWHERE else None
     try:
+        if where in (Location.SHARED, Location.ARCHIVE):
+            inventory.rivals.extend(_rivals(place, environ))
         found = catalog.survey(open_store(place))
     except Error as error:
         logger.warning("cannot read checkpoints in %s: %s: %s", where.words, error.what, error.why)
@@ -186,6 +189,23 @@ def _look(
     else:
         inventory.attempts.extend(found.attempts)
     inventory.unread.extend(unread)
+
+
+def _rivals(place: str, environ: Mapping[str, str]) -> list[str]:
+    """Who else saves there, if that matters. Waits until it is known."""
+    settings = settings_in(environ)
+    if not settings.owner or settings.take_over:
+        return []
+
+    def waits() -> None:
+        logger.warning(
+            "another job of this name has saved in %s: waiting up to %.0f s to see whether it is "
+            "still running",
+            *(place, presence.PATIENCE_S),
+        )
+
+    found = presence.rival(open_store(place), settings.owner, waits=waits)
+    return [] if found is None else [found]
 
 
 def _unread(where: Location, place: str, wrong: Damage, damaged: bool) -> Unread:

@@ -57,6 +57,18 @@ def ahead(attempt: int, known: int) -> Error:
     )
 
 
+def in_use(rivals: Sequence[str]) -> Error:
+    """Another job of this name lives: this one would continue from what it saves, and fence it."""
+    return Error(
+        "checkpoint-in-use",
+        "another job of this name is running and saves its checkpoints in the same location",
+        why="; ".join(rivals),
+        help="stop the other job, or give this one another name or checkpoint location; with "
+        "checkpoints.take_over: true in the job file this one continues from those checkpoints, "
+        "and the other can no longer save",
+    )
+
+
 def vanished(step: str, environ: Mapping[str, str]) -> Error:
     """A place that is empty is most often a mount that is missing."""
     places = [candidates.place_of(where, environ) for where in (Location.SHARED, Location.ARCHIVE)]

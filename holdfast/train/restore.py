@@ -84,7 +84,7 @@ def bring_in(
     another model or none is sound, storage-unreachable when there may be a newer one that storage
     does not give now, storage-ahead when storage knows later attempts, storage-missing when all
     that this job has saved is gone, checkpoint-not-found when there is none where the job is to
-    begin from.
+    begin from, checkpoint-in-use when another job of this name lives where this one saves.
     """
     restoring = _Restoring(arena, exchange, ranks, tracked, attempt, environ)
     began = time.monotonic()
@@ -196,10 +196,13 @@ class _Restoring:
         return next((one for one in self._listed if one not in self._unread), None)
 
     def _require_newest(self) -> None:
-        """What this attempt saves would not count where a later one has been.
+        """What this attempt saves would not count where a later one has been, or what another job
+        saves where it lives.
 
-        Raises `Error` storage-ahead.
+        Raises `Error` storage-ahead, checkpoint-in-use.
         """
+        if rivals := [one for inventory in self._inventories for one in inventory.rivals]:
+            raise refusals.in_use(rivals)
         known = max(
             (one.attempt for inventory in self._inventories for one in inventory.attempts),
             default=0,

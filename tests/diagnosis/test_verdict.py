@@ -122,6 +122,10 @@ CASES = [
         "checkpoint-unusable",
         exited(error=raised("holdfast.errors.Error", "error[checkpoint-unusable]: none fits")),
     ),
+    (
+        "checkpoint-in-use",
+        exited(error=raised("holdfast.errors.Error", "error[checkpoint-in-use]: another job")),
+    ),
     ("collective-mismatch", exited(number=signal.SIGABRT, clue=CLUE)),
     (
         "collective-mismatch",

@@ -7,17 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
-from holdfast.checkpoint import catalog, folder, save, upkeep
+from holdfast.agent.storage import life_sign
+from holdfast.agent.storage.life_sign import LifeSign
+from holdfast.checkpoint import catalog, folder, presence, save, upkeep
 from holdfast.checkpoint import manifest as files
 from holdfast.checkpoint.arena import OWN, Arena
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage, ParentSnapshot
 from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.settings import VARIABLE, CheckpointSettings
 from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
@@ -28,6 +31,7 @@ from holdfast.train.placement import Placement
 from holdfast.train.restore import Restored, bring_in
 from holdfast.train.snapshots import Snapshotter
 from holdfast.train.tracked import Tracked
+from tests.patience import until
 
 SHARED, LOCAL, ARCHIVE = (f"HOLDFAST_CHECKPOINT_{tier}" for tier in ("SHARED", "LOCAL", "ARCHIVE"))
 FROM, FRESH = "HOLDFAST_RESTORE_FROM", "HOLDFAST_RESTORE_FRESH"
@@ -421,6 +425,58 @@ def test_an_attempt_numbered_before_storage_answered_does_not_train_on_unsaved(
             training.restore(late)
         assert "attempt 3" in refused.value.what
     assert training.began_from(4) == Key(3, 750)
+
+
+@pytest.fixture
+def other_job(training: Training, monkeypatch: pytest.MonkeyPatch) -> Iterator[LifeSign]:
+    """Another job of this name that lives, in a quicker time."""
+    for module, name, seconds in (
+        (presence, "LOOK_S", 0.01), (presence, "SILENT_S", 2.0), (presence, "PATIENCE_S", 4.0),
+        (life_sign, "FIRST_S", 0.01), (life_sign, "BEAT_S", 0.02),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, seconds)
+    made = life_sign.life_sign(str(training.place), "job", "n7", "b" * 16, lambda: True)
+    made.start()
+    assert until(lambda: presence.others(training.store, "a" * 16)), "it shows that it lives"
+    yield made
+    made.end()
+
+
+def alone_in(place: Path, *, take_over: bool = False) -> dict[str, str]:
+    """What a worker finds that may continue there only if no other job lives."""
+    settings = CheckpointSettings(owner="a" * 16, take_over=take_over)
+    return {SHARED: str(place), VARIABLE: msgspec.json.encode(settings).decode()}
+
+
+def test_where_another_job_of_the_name_lives_nothing_is_continued_unless_that_is_wanted(
+    training: Training, other_job: LifeSign
+) -> None:
+    environ = alone_in(training.place)
+    with pytest.raises(Error, match="checkpoint-in-use") as refused:
+        training.restore(2, environ)
+    assert "node n7" in refused.value.why and "take_over" in refused.value.help
+    assert training.began_from(2, alone_in(training.place, take_over=True)) == Key(1, 700)
+    assert training.began_from(2) == Key(1, 700), "a job that does not know who it is, as before"
+    other_job.end()
+    assert training.began_from(2, environ) == Key(1, 700)
+
+
+def test_another_job_s_checkpoints_may_be_begun_from_while_it_lives(
+    training: Training, other_job: LifeSign, tmp_path: Path
+) -> None:
+    environ = {**alone_in(tmp_path / "own"), FROM: str(training.place)}
+    assert training.began_from(1, environ) == Key(1, 700)
+    other_job.end()
+
+
+def test_a_job_that_was_killed_is_continued_after_its_silence(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "LOOK_S", 0.01)
+    monkeypatch.setattr(presence, "SILENT_S", 0.05)
+    training.store.put(presence.file_of("b" * 16), b"left behind")
+    assert training.began_from(2, alone_in(training.place)) == Key(1, 700)
+    assert presence.others(training.store, "a" * 16) == {}
 
 
 def test_a_place_that_is_empty_where_this_job_has_saved_is_a_mount_that_is_missing(

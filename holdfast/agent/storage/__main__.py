@@ -27,6 +27,7 @@ from holdfast.agent.storage.changes import CellChanges
 from holdfast.agent.storage.compiled_watch import CompiledWatch
 from holdfast.agent.storage.copy_sender import CopySender, pool_for
 from holdfast.agent.storage.copy_server import CopyServer
+from holdfast.agent.storage.life_sign import life_signs
 from holdfast.agent.storage.peer_connection import key_of, owner_of
 from holdfast.agent.storage.sealing import Sealing
 from holdfast.agent.storage.tier_saver import TierSaver, asked, passed
@@ -95,9 +96,12 @@ class Storage:
         self._compiled.start()
         if self._tier_savers:
             threading.Thread(target=self._tell_attempt, daemon=True).start()
+        signs = life_signs(self._setup, owner_of(_key(self._setup)), self._has_rank_0)
         while True:
             readable, _, _ = select.select([self._sock], [], [], LOOK_S)
             if readable and not self._obey():
+                for sign in signs:
+                    sign.end()
                 os._exit(0)
             late = self._urgent.waits or time.monotonic() >= self._look_at
             if self._changes.any() or late:
@@ -113,6 +117,9 @@ class Storage:
         self._tell(
             protocol.NewestAttempt(attempt=max(one.newest_attempt() for one in self._tier_savers))
         )
+
+    def _has_rank_0(self) -> bool:
+        return any(info is not None and info.rank == 0 for _, info in self._infos)
 
     def _obey(self) -> bool:
         order = protocol.receive_order(self._sock)

@@ -21,6 +21,7 @@ from holdfast.checkpoint.storage_page import StoragePage
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 10.0
 STEADY_S = 30.0  # one that lived for this long died of something new
+LAST_WORD_S = 1.0
 
 
 class StorageHandle:
@@ -128,9 +129,13 @@ class StorageHandle:
         self._delay = min(2 * self._delay, LAST_DELAY_S)
 
     def close(self) -> None:
-        """End it; nothing it does is worth waiting for."""
+        """End it. Nothing it does is worth waiting for, except that it says in a moment that the
+        job does not live any more (`life_sign`)."""
         self._closed = True
         self._hang_up()
+        asyncio.get_running_loop().call_later(LAST_WORD_S, self._kill)
+
+    def _kill(self) -> None:
         if self.pid:
             processes.signal_one(self.pid, signal.SIGKILL)
 

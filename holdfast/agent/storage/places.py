@@ -50,8 +50,10 @@ def section_of(job: Job, tier: Tier) -> LocalTier | SharedTier | ArchiveTier | N
     return (tiers.local, tiers.shared, tiers.archive)[tier]
 
 
-def variables(job: Job, places: tuple[DurablePlace, ...], address: str) -> dict[str, str]:
-    """What the workers find in their environment."""
+def variables(
+    job: Job, places: tuple[DurablePlace, ...], address: str, owner: str = ""
+) -> dict[str, str]:
+    """What the workers find in their environment; `owner` tells the job from others of its name."""
     rules = {place.tier.name.lower(): _rule(section_of(job, place.tier)) for place in places}
     mttf_h = job.recovery.mttf_h
     settings = CheckpointSettings(
@@ -59,6 +61,8 @@ def variables(job: Job, places: tuple[DurablePlace, ...], address: str) -> dict[
         copies=job.snapshots.copies,
         beside=job.snapshots.beside,
         mttf_s=None if mttf_h is None else mttf_h * 3600,
+        owner=owner,
+        take_over=job.checkpoints.take_over,
     )
     where = {PLACES[place.tier]: place.where for place in places}
     if (start := job.checkpoints.start_from) is not None:

@@ -248,8 +248,12 @@ class Federation:
         return seen._replace(refused=self._refused.get(i)) if seen.reachable else seen
 
     def _request(self, i: int, cluster: Cluster) -> Request:
-        """The job for one cluster, which need not know of the others."""
-        alone = self._job.model_copy(update={"clusters": ()})
+        """The job for one cluster, which need not know of the others. One that comes after a
+        cluster which was lost does not wait for the job there, which may go on saving."""
+        tiers = self._job.checkpoints
+        if self.state.term > 1:
+            tiers = tiers.model_copy(update={"take_over": True})
+        alone = self._job.model_copy(update={"clusters": (), "checkpoints": tiers})
         return requested(
             alone, namespace=cluster.namespace, version=self._versions[i], code=self._code
         )

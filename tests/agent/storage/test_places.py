@@ -42,15 +42,16 @@ def test_workers_are_told_places_cadence_and_copies() -> None:
     archive = {"url": "s3://b", "golden_every_steps": 1000, "endpoint": "http://minio:9000"}
     said = job(
         checkpoints={"shared": {"path": "/x", "every_s": 90}, "archive": archive,
-                     "start_from": "s3://old/gpt", "fresh": "second try"},
+                     "start_from": "s3://old/gpt", "fresh": "second try", "take_over": True},
         snapshots={"copies": 2},
         recovery={"mttf_h": 2},
     )  # fmt: skip
-    told = places.variables(said, places.places_of(said, {}), "h:1")
+    told = places.variables(said, places.places_of(said, {}), "h:1", "this one")
     settings = settings_in(told)
     assert (settings.shared, settings.local) == (TierRule(every_s=90), None)
     assert settings.archive == TierRule(every_steps=1000)
     assert (settings.copies, settings.mttf_s) == (2, 7200)
+    assert (settings.owner, settings.take_over) == ("this one", True)
     assert place_in(Tier.SHARED, told) == "/x/gpt"
     assert told["HOLDFAST_RESTORE_FROM"] == "s3://old/gpt"
     assert told["HOLDFAST_RESTORE_FRESH"] == "second try"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.storage import protocol
+from holdfast.agent.storage import life_sign, protocol
 from holdfast.agent.storage.tier_saver import TierSaver
-from holdfast.checkpoint import catalog, upkeep
+from holdfast.checkpoint import catalog, presence, upkeep
 from holdfast.checkpoint.arena import StatePart
 from holdfast.checkpoint.folder import FolderStore
 from holdfast.checkpoint.key import Key
@@ -171,6 +171,38 @@ def test_of_two_jobs_that_begin_in_one_place_at_once_the_second_does_not_save(
         assert "another job with the same name" in failed.why
         assert "use a separate location, or another name" in failed.why
         assert [one.key for one in catalog.committed(store)] == [Key(1, 10)]
+
+
+def test_the_node_of_rank_0_shows_that_the_job_lives_until_it_ends(tmp_path: Path) -> None:
+    with saving(tmp_path) as (made, store):
+        ring(made)
+        until(lambda: presence.others(store, ""), "there is a sign of life")
+        [(file, data)] = presence.others(store, "").items()
+        until(lambda: store.read(file) != data, "and another one")
+        made[0].kill()
+        left = store.read(file)
+        made[0].start()
+        until(lambda: store.read(file) != left, "what was killed has left it, the next goes on")
+        for site in made:
+            assert site.sock is not None
+            site.sock.close()
+        until(lambda: presence.others(store, "") == {}, "the agents have gone in order")
+
+
+def test_a_job_that_was_silent_and_finds_another_one_shows_itself_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life_sign, "BEAT_S", 0.01)
+    store, other = FolderStore(str(tmp_path)), presence.file_of("b" * 16)
+    ours = life_sign.life_sign(str(tmp_path), "job", "n", "a" * 16, lambda: True)
+    ours.start()
+    until(lambda: presence.others(store, "b" * 16), "it lives")
+    store.put(other, b"a job that came")
+    [(file, data)] = presence.others(store, "b" * 16).items()
+    until(lambda: store.read(file) != data, "it has not been silent, and goes on")
+    monkeypatch.setattr(life_sign, "SILENT_S", 0.0)
+    until(lambda: list(presence.others(store, "")) == [other], "it leaves the place to the other")
+    ours.end()
 
 
 def test_a_place_that_cannot_be_written_fails_loudly_and_is_tried_again(tmp_path: Path) -> None:

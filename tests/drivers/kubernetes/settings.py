@@ -157,6 +157,7 @@ SETTINGS: dict[str, Setting] = {
     "datasets": Setting([{"name": "d", "path": "/data", "pvc": "data"}]),
     "checkpoints.start_from": Setting("s3://bucket/other"),
     "checkpoints.fresh": Setting("second try"),
+    "checkpoints.take_over": Setting(True),
     "checkpoints.local": Setting({"host_path": "/nvme"}),
     "checkpoints.local.path": Setting("/fast", LOCAL),
     "checkpoints.local.host_path": Setting("/disk", LOCAL),

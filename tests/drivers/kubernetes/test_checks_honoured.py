@@ -39,7 +39,7 @@ FROM_FILE = frozenset(
      "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
      "mpi.options", "mpi.implementation", "access.cordon_share",
      "scheduling.replacement_priority_class",
-     "checkpoints.start_from", "checkpoints.fresh",
+     "checkpoints.start_from", "checkpoints.fresh", "checkpoints.take_over",
      *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
        for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")
 )  # fmt: skip

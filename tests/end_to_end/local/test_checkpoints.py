@@ -184,6 +184,30 @@ def test_a_job_whose_model_has_changed_stops_and_loses_nothing_until_it_begins_a
 
 
 @long
+def test_a_second_job_of_the_name_ends_while_the_first_lives_and_goes_on_when_it_was_killed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two people, or one with two homes: same name, same shared folder."""
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
+    args = ["--steps", "100000", "--pause", "0.03"]
+    first = small(home, nodes=1, args=args, checkpoints=tiers).start()
+    first.wait_step(60)
+    here = home / "another"
+    here.mkdir(mode=0o700)
+    monkeypatch.setenv("HOLDFAST_HOME", str(here))
+    second = small(here, nodes=1, args=args, checkpoints=tiers).start()
+    second.wait_end(1)
+    assert "checkpoint-in-use" in second.said() and second.status().attempt == 2
+    at = first.status().step or 0
+    first.wait_step(at + 10, attempt=1)
+    first.kill_controller()
+    first.kill_node(first.member(0))
+    third = small(here, nodes=1, args=["--steps", str(at + 50)], checkpoints=tiers)
+    third.start("--replace").wait_end()
+    assert restored(third, third.status().attempt) > 0
+
+
+@long
 def test_a_poisoned_checkpoint_is_left_for_an_older_one(home: Path) -> None:
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 1}}}
     args = ["--steps", "50", "--mib", "1", "--pause", "0.1", "--poison", "39", "--fails", "40"]

@@ -107,6 +107,12 @@ class Sites:
     def roles(self) -> list[Role]:
         return [standing.role for standing in self.federation.state.standings]
 
+    def takes_over(self) -> dict[str, bool]:
+        """By cluster, whether the job there continues whoever else saves where it does."""
+        found = {name: fake.store.get(CONFIG_MAPS, "default", "run-job") for name, fake in
+                 self.fakes.items()}  # fmt: skip
+        return {n: "take_over: true" in body["data"]["job.yaml"] for n, body in found.items()}
+
     async def step(self, now: float) -> list[Role]:
         await self.federation.step(now)
         return self.roles()
@@ -159,6 +165,7 @@ def test_a_lost_cluster_is_replaced_and_cleared_when_it_is_back(tmp_path: Path) 
             assert await it.step(1010) == [Role.RUNS, Role.IDLE]
             assert await it.step(1060) == [Role.LOST, Role.OFFERED]
             assert it.has("west") and it.has("east")
+            assert it.takes_over() == {"east": False, "west": True}, "east may still save"
             it.admit("west")
             assert await it.step(1065) == [Role.LOST, Role.RUNS]
             it.away.clear()

@@ -97,6 +97,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.mttf_h": AGENTS,
     "checkpoints.start_from": AGENTS,
     "checkpoints.fresh": AGENTS,
+    "checkpoints.take_over": AGENTS,
     "checkpoints.local.every_s": AGENTS,
     "checkpoints.local.keep": AGENTS,
     "checkpoints.local.max_bytes_per_s": AGENTS,
