@@ -184,7 +184,7 @@ def extract(data: bytes, folder: Path) -> None:
 def _place(entry: tarfile.TarInfo) -> PurePosixPath:
     """Where it belongs; only folders and plain files belong anywhere."""
     path = PurePosixPath(entry.name)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
+    if path.is_absolute() or ".." in path.parts or not (path.parts or entry.isdir()):
         raise ValueError(f"{entry.name!r} in the bundle is outside of its folder")
     if not (entry.isreg() or entry.isdir()):
         raise ValueError(f"{entry.name!r} in the bundle is neither a file nor a folder")

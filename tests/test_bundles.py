@@ -61,6 +61,13 @@ def test_a_link_is_followed_inside_the_folder_only_and_never_in_a_circle(tmp_pat
     assert "outside the folder" in outside.value.why
 
 
+def test_what_tar_packs_is_unpacked_too(tmp_path: Path) -> None:
+    """`tar -czf code.tar.gz -C src .` has the folder itself as its first entry."""
+    data = archive((entry("./", tarfile.DIRTYPE), b""), (entry("./train.py"), b"x"))
+    extract(data, tmp_path / "code")
+    assert [path.name for path in (tmp_path / "code").iterdir()] == ["train.py"]
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))

@@ -34,6 +34,7 @@ class Moment(StrEnum):
 
 
 PREPARING = "preparing"
+CODE = "the code of the update"
 
 
 def update(
@@ -124,7 +125,7 @@ def _remote(reach: Reach, name: str, wish: _Wish) -> "tuple[str, UpdateStatus | 
     from holdfast.drivers.kubernetes.origin import origin
     from holdfast.drivers.kubernetes.remote import look, require_managed, status
     from holdfast.drivers.kubernetes.remote_orders import ask_to_update
-    from holdfast.drivers.kubernetes.shipped_code import ship
+    from holdfast.drivers.kubernetes.shipped_code import needed, ship
 
     with connected(reach) as session:
         cluster, words = session.cluster, session.words
@@ -138,7 +139,7 @@ def _remote(reach: Reach, name: str, wish: _Wish) -> "tuple[str, UpdateStatus | 
         order = _order(wish, bundles.digest(data) if data else "")
         if data:
             owner = session.do(origin(cluster, name), f"ConfigMap {name}-job").owner
-            session.do(ship(cluster, name, data, owner, _needed(now)), "the code of the update")
+            session.do(ship(cluster, name, data, owner, needed(now.updates)), CODE)
         session.do(ask_to_update(cluster, name, order), f"ConfigMap {name}-job")
         if not seen.kept:
             talk(
@@ -151,13 +152,6 @@ def _remote(reach: Reach, name: str, wish: _Wish) -> "tuple[str, UpdateStatus | 
             return status(session.do(look(cluster, name, words, cache)))
 
         return name, _prepared(name, order.id, seen_now, LOOK_FAR_S, on)
-
-
-def _needed(status: "JobStatus") -> list[str]:
-    """The code of versions that may be used again: the newest that was used, the one before, and
-    one that is not used yet."""
-    alive = [one for one in status.updates if one.stage in ("used", PREPARING, "waiting")]
-    return [one.code for one in alive[-3:] if one.code]
 
 
 def _require_one_wish(

@@ -14,7 +14,9 @@ from holdfast.operator.definition import CONDITIONS, HISTORY
 from holdfast.status import JobStatus
 
 WORDS = {"gave_up": "GaveUp"}
-CHANGES = ("ChangeWaits", "Updating", "Updated", "UpdateRefused", "UpdateReverted")  # of a spec
+CHANGES = (  # of a spec
+    *("ChangeWaits", "CodeMissing", "Updating", "Updated", "UpdateRefused", "UpdateReverted"),
+)
 ENDED = ("succeeded", "failed", "gave_up", "stopped")
 
 

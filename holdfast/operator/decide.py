@@ -4,9 +4,9 @@ Level-triggered: it looks at what is, never at what has just changed, so that an
 away, or heard something twice, ends up at the same place. The only memory is the status of the
 object itself: which spec the job was made from, and that it was suspended.
 
-Of a job that runs only arguments and variables are changed, by a hot update. What is missing is
-made again; any other change of the spec waits until the job has been suspended and resumed; an
-operator of a newer version leaves the old objects as they are.
+Of a job that runs only arguments, variables, code, and on some engines the image are changed, by a
+hot update. What is missing is made again; any other change of the spec waits until the job has been
+suspended and resumed; an operator of a newer version leaves the old objects as they are.
 """
 
 from dataclasses import dataclass
@@ -128,6 +128,8 @@ def _run(known: Known) -> Decision:
     if known.retired:
         told = "its controller is scaled to 0, manually or because the job has ended"
         return Decision(Step.WATCH, None, "ControllerScaledDown", told)
+    if known.update.missing and known.there:
+        return Decision(Step.WATCH, None, "CodeMissing", known.update.missing, BLOCKED_S)
     if known.update.ask is not None and known.there:
         reason, told = story(known.update.ask, known.record)
         return Decision(Step.UPDATE, None, reason, told, SOON_S)

@@ -1,8 +1,9 @@
 """The CustomResourceDefinition of TrainingJob: its spec is the job file.
 
-Made from the model of the job file, so that a new key is in both at once. Four keys are missing:
-`name` is that of the object, the namespace is where the object is, `code` is a folder beside the
-job file, which nobody has here, and `clusters` is for `holdfast federate`, which is above clusters.
+Made from the model of the job file, so that a new key is in both at once. Three keys are missing:
+`name` is that of the object, the namespace is where the object is, and `clusters` is for `holdfast
+federate`, which is above clusters. `code`, a folder beside the job file, is here the ConfigMap that
+has such a folder, packed.
 Short forms (`nodes: 2`, `image: x`) are written out, as Kubernetes wants one type for each key.
 """
 
@@ -21,6 +22,14 @@ TRAINING_JOBS = Kind(f"{GROUP}/{VERSION}", "TrainingJob", "trainingjobs")
 CONDITIONS = ("Accepted", "Running", "Recovering", "Suspended", "Complete", "Failed")
 
 HISTORY = 10  # runs that are remembered
+CODE: Schema = {
+    "type": "string",
+    "pattern": r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+    "maxLength": 200,
+    "description": "Name of a ConfigMap in this namespace with the code: its folder, packed with "
+    "tar and gzip, as code.tar.gz. Every node unpacks it; it is the working directory. Another "
+    "name is other code, which a running job takes over by a hot update.",
+}
 
 COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Phase", "string", ".status.phase", 0),
@@ -105,8 +114,9 @@ def job_spec() -> Schema:
     """Schema of `spec`."""
     model = described(Job.model_json_schema())
     keys = model["properties"]
-    for name in ("name", "code", "clusters"):
+    for name in ("name", "clusters"):
         keys.pop(name, None)
+    keys["code"] = CODE
     kubernetes = model["$defs"]["Kubernetes"]
     kubernetes["properties"].pop("namespace")
     needed = {"type": "object", "properties": keys, "required": ["image"]}

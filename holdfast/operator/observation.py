@@ -22,6 +22,7 @@ from holdfast.drivers.kubernetes.queued import QUOTE, Workloads, quoted, words
 from holdfast.drivers.kubernetes.record import recorded_status
 from holdfast.operator.conditions import ENDED, seconds
 from holdfast.operator.decide import STOP_LIMIT_S, Known
+from holdfast.operator.named_code import with_code
 from holdfast.operator.updating import NONE, SpecUpdate, spec_update
 from holdfast.operator.wanted import Wanted, is_owned, place
 from holdfast.status import JobStatus
@@ -50,6 +51,7 @@ async def look(
     record = await recorded_status(cluster, meta["name"], meta["namespace"])
     there = [have for _, have in found if have is not None]
     foreign = _foreign(there, meta["uid"])
+    update = NONE if foreign else _update(found, wanted, meta.get("generation", 1))
     known = Known(
         status=status,
         suspend=wanted.suspend,
@@ -65,7 +67,7 @@ async def look(
         now=now,
         ended_at=seconds(status.get("completionTime")),
         stopping_since=_stopping_since(status),
-        update=NONE if foreign else _update(found, wanted, meta.get("generation", 1)),
+        update=await with_code(cluster, wanted.request, update),
     )
     waits = await _waiting(cluster, wanted) if record is None and there else None
     if known.outcome is None and there and (queue := queue_of(wanted.request.job)):

@@ -29,13 +29,13 @@ from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.queued import Workloads
 from holdfast.drivers.kubernetes.record import record_name
 from holdfast.drivers.kubernetes.record_journal import journal_name
+from holdfast.drivers.kubernetes.shipped_code import needed, ship
 from holdfast.errors import Error
 from holdfast.operator import events
 from holdfast.operator.conditions import status_of
 from holdfast.operator.decide import BLOCKED_S, Decision, Known, Step, decide
 from holdfast.operator.definition import TRAINING_JOBS
 from holdfast.operator.observation import Observation, look
-from holdfast.operator.updating import annotation
 from holdfast.operator.wanted import Wanted, owner_of, place, wanted
 
 Key = tuple[str, str]  # namespace and name
@@ -150,8 +150,7 @@ async def _act(
         case Step.WATCH | Step.MAKE:
             pass
         case Step.UPDATE:
-            assert known.update.ask is not None, "else there is nothing to update to"
-            await _wish(cluster, asked, annotation(known.update.ask))
+            await _update(cluster, body, asked, known)
         case Step.ASK_STOP:
             await _wish(cluster, asked, {STOP: "gently"})
         case Step.CLEAR:
@@ -221,6 +220,16 @@ async def _wish(cluster: Cluster, asked: Wanted, annotations: Mapping[str, str])
         await cluster.patch(CONFIG_MAPS, name, patch, namespace=namespace)
     except NotFoundError:
         return
+
+
+async def _update(cluster: Cluster, body: Body, asked: Wanted, known: Known) -> None:
+    """The code goes first: a wish is heard once it is written down."""
+    update, name = known.update, asked.request.name
+    if update.bundle:
+        used = needed(known.record.updates if known.record is not None else ())
+        namespace = asked.request.namespace
+        await ship(cluster, name, update.bundle, owner_of(body), used, namespace)
+    await _wish(cluster, asked, update.annotations)
 
 
 async def _clear(cluster: Cluster, asked: Wanted) -> None:

@@ -1,12 +1,15 @@
-"""Which changes of a spec become a hot update of the job that runs: arguments, variables, and the
-image where pods are Holdfast's own. Pure.
+"""Which changes of a spec become a hot update of the job that runs: arguments, variables, code, and
+the image where pods are Holdfast's own. Pure.
 
 What a job runs is in its ConfigMap: the job file that it was made from, and, in an annotation, what
 the operator has asked for since. The controller takes that for a wish as `holdfast update` makes
 them, and prepares it on the nodes before it is used. A variable cannot be taken back from the
 processes that libraries were loaded in, so a spec without one that the job has is another change.
-So is one with another image and other arguments at once: pods are replaced one by one, and those
-that are left would run the new arguments with the old image.
+So is one with another image and other arguments or code at once: pods are replaced one by one, and
+those that are left would run the new arguments with the old image.
+
+Code is in a ConfigMap that the spec names, and known by that name: another name is other code. Only
+then its contents are read, and copied to where the controller may read them.
 """
 
 from collections.abc import Mapping
@@ -14,8 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast import bundles
 from holdfast.drivers.kubernetes.images import refusal
-from holdfast.drivers.kubernetes.manifests.names import UPDATE_SPEC
+from holdfast.drivers.kubernetes.manifests.names import SPEC_CODE, UPDATE_SPEC
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.remote import job_of
 from holdfast.errors import Error
@@ -30,11 +34,27 @@ BY = "TrainingJob"
 
 class SpecUpdate(NamedTuple):
     """`ask`: what is to be written down now. `asked`: the wish that says what the spec says.
-    `waits`: the spec says what a job that runs cannot take over."""
+    `waits`: the spec says what a job that runs cannot take over. `code`: name of the code that
+    `ask` brings, `bundle`: that code, once it has been read; `missing`: why it cannot be."""
 
     ask: UpdateJob | None = None
     asked: UpdateJob | None = None
     waits: bool = False
+    code: str = ""
+    bundle: bytes = b""
+    missing: str = ""
+
+    def with_bundle(self, data: bytes) -> "SpecUpdate":
+        """The code has been read."""
+        assert self.ask is not None, "code is read for it"
+        ask = msgspec.structs.replace(self.ask, code=bundles.digest(data))
+        return self._replace(ask=ask, bundle=data)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """By which the controller hears of it, and we know it again."""
+        told = {UPDATE_SPEC: msgspec.json.encode(self.ask).decode()}
+        return told | ({SPEC_CODE: self.code} if self.code else {})
 
 
 NONE = SpecUpdate()
@@ -53,33 +73,33 @@ def spec_update(file: Body | None, request: Request, generation: int) -> SpecUpd
     args = asked.args if asked is not None else old.args
     image = (asked.image if asked is not None else "") or _image(old)
     told, imaged = (args, env) != (new.args, dict(new.env)), image != _image(new)
-    if not (told or imaged):
+    has = (file["metadata"].get("annotations") or {}).get(SPEC_CODE)
+    coded = new.code if has and new.code and new.code != has else ""
+    if not (told or imaged or coded or bool(new.code) != bool(has)):
         return SpecUpdate(asked=asked)
     same: dict[str, object] = {"args": new.args, "env": new.env}
+    if has and new.code:
+        same["code"] = new.code
     if old.image is not None and new.image is not None:
         same["image"] = old.image.model_copy(update={"name": new.image.name})
     if to_yaml(old.model_copy(update=same)) != to_yaml(new) or env.keys() - new.env.keys():
         return SpecUpdate(waits=True)
-    if imaged and (told or refusal(request)):
+    if imaged and (told or coded or refusal(request)):
         return SpecUpdate(waits=True)
     named = imaged or (asked is not None and asked.image)
     ask = UpdateJob(
         by=BY,
         id=f"spec-{generation}",
+        code=asked.code if asked is not None else "",
         args=new.args,
         sets={f"{ENV}{name}": value for name, value in new.env.items()},
         image=_image(new) if named else "",
     )
-    return SpecUpdate(ask=ask)
+    return SpecUpdate(ask=ask, code=coded)
 
 
 def _image(job: Job) -> str:
     return job.image.name if job.image is not None else ""
-
-
-def annotation(order: UpdateJob) -> dict[str, str]:
-    """By which the controller hears of it."""
-    return {UPDATE_SPEC: msgspec.json.encode(order).decode()}
 
 
 def story(order: UpdateJob, record: JobStatus | None) -> tuple[str, str]:

@@ -9,9 +9,10 @@ delete its checkpoints.
 import hashlib
 from dataclasses import dataclass
 
-from holdfast.drivers.kubernetes.cluster import Kind, kind_of
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, Kind, kind_of
+from holdfast.drivers.kubernetes.manifests import storage
 from holdfast.drivers.kubernetes.manifests.engines import ENGINES
-from holdfast.drivers.kubernetes.manifests.names import DOMAIN
+from holdfast.drivers.kubernetes.manifests.names import DOMAIN, SPEC_CODE
 from holdfast.drivers.kubernetes.manifests.render import render, requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
@@ -47,9 +48,15 @@ def wanted(body: Body, version: tuple[int, int]) -> Wanted:
     job = _job(body)
     lifetime = Lifetime(time_limit_s=job.lifetime.time_limit_s)
     whole = job.model_copy(update={"lifetime": lifetime})
-    request = requested(whole, namespace=meta["namespace"], version=version)
+    request = requested(
+        whole, namespace=meta["namespace"], version=version, code_name=job.code or ""
+    )
     owner = owner_of(body)
-    objects = [body for body in render(request) if not _left_to_controller(body, request)]
+    objects = [
+        _noted(body, request)
+        for body in render(request)
+        if not (_left_to_controller(body, request) or is_code(body, request))
+    ]
     moving = [*ENGINES[request.engine](request), *controller.configuration(request)]
     return Wanted(
         request=request,
@@ -68,6 +75,21 @@ def wanted(body: Body, version: tuple[int, int]) -> Wanted:
 def _left_to_controller(body: Body, request: Request) -> bool:
     """Pods of our own: only the controller knows how many there have to be at any time."""
     return request.managed and body["kind"] == "Pod"
+
+
+def is_code(body: Body, request: Request) -> bool:
+    """Whether it is a ConfigMap with the code, which people make."""
+    named = storage.code_maps(request) if request.job.code else {}
+    return body["kind"] == CONFIG_MAPS.kind and body["metadata"]["name"] in named
+
+
+def _noted(body: Body, request: Request) -> Body:
+    """The job file with the name of the code that it was made with."""
+    code, meta = request.job.code, body["metadata"]
+    if not code or (body["kind"], meta["name"]) != (CONFIG_MAPS.kind, f"{request.name}-job"):
+        return body
+    notes = {**meta.get("annotations", {}), SPEC_CODE: code}
+    return {**body, "metadata": {**meta, "annotations": notes}}
 
 
 def _job(body: Body) -> Job:

@@ -128,7 +128,7 @@ def test_bounds_are_numbers_that_an_api_server_compares_exactly() -> None:
 
 def test_every_key_of_the_job_file_is_in_the_spec_but_those_of_other_places() -> None:
     keys = set(job_spec()["properties"])
-    assert set(Job.model_fields) - keys <= {"name", "code", "clusters"}
+    assert set(Job.model_fields) - keys <= {"name", "clusters"}
     assert "namespace" not in job_spec()["properties"]["kubernetes"]["properties"]
 
 

@@ -26,8 +26,8 @@ def blocks(word: str) -> list[str]:
     return re.findall(rf"^```yaml {word}\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_the_training_job_is_accepted() -> None:
-    (text,) = blocks("trainingjob")
+@pytest.mark.parametrize("text", blocks("trainingjob"))
+def test_the_training_job_is_accepted(text: str) -> None:
     body = yaml.safe_load(text)
     assert problems(body["spec"]) == [] and broken(body["spec"]) == []
     body["metadata"] |= {"namespace": "team", "uid": UID}

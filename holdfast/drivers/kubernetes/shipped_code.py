@@ -8,7 +8,7 @@ stay for as long as a version may be used again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,13 +22,15 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.config_map import Content, binary_of, config_map
-from holdfast.drivers.kubernetes.manifests.names import CODE, JOB, update_parts
+from holdfast.drivers.kubernetes.manifests.names import CODE, JOB, UPDATE_PARTS, update_parts
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.talk import Complaint
 from holdfast.errors import Error
 from holdfast.messages import AskCode, CodePart, UpdateJob
+from holdfast.status import UpdateStatus
 
 PART_BYTES = 700_000  # base64 makes a third more of it, and a ConfigMap has 1 MiB
+ALWAYS_BYTES = UPDATE_PARTS // 4 * PART_BYTES  # fits beside all versions that may be used again
 TOLD_BYTES = 512_000  # of one message to an agent
 MARK_CHARS = 40  # of a label there are 63
 RETRY_S = 2.0
@@ -54,13 +56,26 @@ def mark(code: str) -> str:
 # ── the command line ──────────────────────────────────────────────────────────────────────────
 
 
+def needed(updates: Sequence[UpdateStatus]) -> list[str]:
+    """The code of versions that may be used again: the newest that was used, the one before, and
+    one that is not used yet."""
+    alive = [one for one in updates if one.stage in ("used", "preparing", "waiting")]
+    return [one.code for one in alive[-3:] if one.code]
+
+
 async def ship(
-    cluster: Cluster, job: str, data: bytes, owner: Body, needed: Collection[str]
+    cluster: Cluster,
+    job: str,
+    data: bytes,
+    owner: Body,
+    needed: Collection[str],
+    namespace: str | None = None,
 ) -> None:
     """Write a bundle where the controller finds it; those of versions that are not `needed` give
     way. Raises `Error` code-unusable, `ApiError`."""
     code, names = bundles.digest(data), update_parts(job)
-    found = (await cluster.listed(CONFIG_MAPS, _Part, labels=f"{JOB}={job},{CODE}")).items
+    labels = f"{JOB}={job},{CODE}"
+    found = (await cluster.listed(CONFIG_MAPS, _Part, labels=labels, namespace=namespace)).items
     taken = {part.metadata.name: part.metadata.labels[CODE] for part in found}
     kept = {mark(one) for one in needed} - {mark(code)}
     free = [name for name in names if taken.get(name) not in kept]
@@ -71,11 +86,12 @@ async def ship(
         raise _no_room(job, len(data), len(free))
     for name in free:
         if name in taken:
-            await cluster.delete(CONFIG_MAPS, name)
+            await cluster.delete(CONFIG_MAPS, name, namespace=namespace)
     for number, (name, piece) in enumerate(zip(free, pieces, strict=False)):
         content = Content(binary={f"{number + 1}-of-{len(pieces)}": piece})
         body = config_map(cluster, job, name, owner, content, bulk=True)
         body["metadata"]["labels"][CODE] = mark(code)
+        body["metadata"]["namespace"] = namespace or cluster.namespace
         await _create(cluster, body)
 
 

@@ -14,6 +14,7 @@ STOP = f"{DOMAIN}/stop"  # annotation on the job's ConfigMap, a wish: now, gentl
 SCALE = f"{DOMAIN}/scale"  # likewise: how many nodes are to train
 UPDATE = f"{DOMAIN}/update"  # likewise: another version, as JSON of `UpdateJob`
 UPDATE_SPEC = f"{DOMAIN}/update-spec"  # likewise, from the operator: the spec has changed
+SPEC_CODE = f"{DOMAIN}/spec-code"  # on the job's ConfigMap: the `code` of its TrainingJob
 STACKS = f"{DOMAIN}/stacks"  # likewise: whoever wrote this word wants stacks
 CODE = f"{DOMAIN}/code"  # on a part of a bundle of code: the beginning of its SHA-256
 BULK = f"{DOMAIN}/bulk"  # on what is large and useless to whoever lists jobs
