@@ -95,6 +95,7 @@ class Attempt:
     faults: Faults = field(default_factory=Faults)
     last_exit: int | None = None
     ordered: int | None = None  # when StopAttempt was ordered
+    saves: bool = False  # somebody asked for it, and what is done until its last step is kept
     incident: int | None = None  # opened by that order, unless somebody asked for the stop
     gone: int | None = None  # when nothing of it was left on any member
     closing: int | None = None  # somebody asked to stop while no attempt trained
@@ -162,6 +163,8 @@ def _trained_until(attempt: Attempt, until: int, closed: bool) -> int:
     """When the attempt stopped training: by a fault, by order, by itself, or not before `until`."""
     if attempt.ordered is not None:
         fault = attempt.fault() if attempt.incident is not None else None
+        if attempt.saves and attempt.step_end is not None:
+            return max(attempt.ordered, min(attempt.step_end, until))
         return attempt.ordered if fault is None else min(fault, attempt.ordered)
     return attempt.last_exit if closed and attempt.last_exit is not None else until
 
@@ -221,7 +224,7 @@ def _aftermath(attempt: Attempt, end: int, incident: int | None, closed: bool) -
         if attempt.gone is not None:
             marks.append(BucketStart(attempt.gone, Bucket.SCHEDULE, incident))
     elif attempt.ordered is not None:
-        marks = [BucketStart(attempt.ordered, Bucket.TEARDOWN, None)]
+        marks = [BucketStart(max(attempt.ordered, end), Bucket.TEARDOWN, None)]
     elif closed and attempt.number > 0:
         marks = [BucketStart(end, Bucket.TEARDOWN, None)]
     if attempt.closing is not None:

@@ -306,6 +306,7 @@ class Bookkeeper:
         if not self._asked:
             self._incidents += 1
             attempt.incident = self._incidents
+        attempt.saves = order.save and self._asked
         if isinstance(event, NumbersBroke | ReplicasDiffer):
             ago_s = event.broke.ago_s if isinstance(event, NumbersBroke) else event.ago_s
             bad = max(attempt.began, at - milliseconds(ago_s))

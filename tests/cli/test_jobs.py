@@ -79,6 +79,20 @@ def test_a_script_gets_its_arguments_untouched_and_its_output_is_shown(tmp_path:
     assert holdfast("logs", "train", "--rank", "1").stdout == f"[1] 1 {words}\n"
 
 
+def test_what_is_told_to_remove_a_job_of_this_machine_removes_one_that_has_ended(
+    home: Path, tool: Tool
+) -> None:
+    assert holdfast("run", *tool("exit 0")).returncode == 0
+    said = holdfast("delete", "tool", KUBECONFIG=str(home / "none")).stderr
+    told = re.search(r"holdfast (stop tool) && (rm -r \S+)", said)
+    assert told is not None, said
+    stop, remove = (words.split() for words in told.groups())
+    assert holdfast(*stop).returncode == 0
+    assert remove[-1] == str(home / "jobs" / "tool")
+    subprocess.run(remove, check=True)
+    assert holdfast("stop", "tool").returncode == 4, "there is none any more"
+
+
 def test_json_leaves_standard_output_to_one_object(tool: Tool) -> None:
     run = holdfast("run", "--json", *tool("echo hello"))
     status = json.loads(run.stdout)
