@@ -17,7 +17,11 @@ FILES = (
     ("lock", "`run`, controller", "Held (`flock`) while a controller lives."),
     ("ray.json", "`run --on ray`", "Address of the Ray cluster that has the nodes."),
     ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),
-    ("controller.json", "controller", "Where it listens (`host`, `port`, `pid`) and its clock; mode 0600."),
+    (
+        "controller.json",
+        "controller",
+        "Where it listens (`host`, `port`, `pid`) and its clock; mode 0600.",
+    ),
     ("controller.log", "`run --detach`", "What a controller without a terminal says."),
     (
         "nodes/NAME/agent.json",
