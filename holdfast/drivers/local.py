@@ -216,6 +216,15 @@ def _run(
         decides[1].close()
 
 
+def _withdraw_address(folder: Path) -> None:
+    """Where that fails, the lock still says that there is no controller: how the job has ended is
+    what is to be told."""
+    try:
+        (folder / "controller.json").unlink(missing_ok=True)
+    except OSError as error:
+        say(f"the address of the controller cannot be removed from the job folder: {error}")
+
+
 def recovers(state: State) -> bool:
     """Whether a fault is being recovered from, and all nodes that this takes are there."""
     return state.phase in (Phase.RECOVERING, Phase.STARTING) and not missing(state)
@@ -298,7 +307,7 @@ class LocalDriver:
             await self._telemetry.close()
             self._scraped.close()
             await host.server.close()
-            self._withdraw()
+            _withdraw_address(self._folder)
 
     def _publish(self, port: int) -> None:
         address = records.Address(
@@ -307,14 +316,6 @@ class LocalDriver:
         )  # fmt: skip
         text = msgspec.json.encode(address).decode()
         records.write_private(self._folder / "controller.json", text)
-
-    def _withdraw(self) -> None:
-        """Where that fails, the lock still says that there is no controller: how the job has ended
-        is what is to be told."""
-        try:
-            (self._folder / "controller.json").unlink(missing_ok=True)
-        except OSError as error:
-            say(f"the address of the controller cannot be removed from the job folder: {error}")
 
     def _add(self, agent: StartedAgent, connects_within_s: float) -> None:
         self._agents[agent.node] = agent

@@ -90,8 +90,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "the clocks of nodes are taken for the same": Mutant(
         SAMPLING,
-        "clocks[times.rank] = (best.ahead_us, best.doubt_at(now))",
-        "clocks[times.rank] = (0.0, best.doubt_at(now))",
+        "clocks[times.rank] = (best.ahead_us, doubt_us)",
+        "clocks[times.rank] = (0.0, doubt_us)",
         BLAME,
     ),
     "the majority is blamed for what differs": Mutant(
