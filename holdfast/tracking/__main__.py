@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.tracking.points import ReadPlace, read
-from holdfast.tracking.trackers import NotUsableError, TrackedRun, Tracker, opened
+from holdfast.tracking.trackers import NotUsableError, TrackedRun, Tracker, load_ahead, opened
 
 LOOK_S = 1.0
 LAST_S = 20.0  # to send what is left once the agent is gone
@@ -138,6 +138,7 @@ def main(words: Sequence[str], until: Callable[[], object]) -> None:
         except BlockingIOError:
             print("tracking: waits for the process before to send what is left", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
+        load_ahead(names)
         positions, ended = TrackerPlaces(Path(folder) / PLACE), threading.Event()
         all_of_them = [
             TrackerFollowing(name, job, run, Path(folder), Path(files), positions) for name in names

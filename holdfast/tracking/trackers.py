@@ -4,10 +4,12 @@ Packages are those of the training image; where one is missing, or its key, that
 nothing is tracked there. Their own variables apply (`WANDB_PROJECT`, `MLFLOW_TRACKING_URI`, ...).
 """
 
+import contextlib
 import importlib
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -157,6 +159,19 @@ def _unknown(points: Sequence[TrackedStep], newest: int) -> list[TrackedStep]:
         if point.step > newest:
             found.setdefault(point.step, point)
     return list(found.values())
+
+
+def load_ahead(names: Collection[str]) -> None:
+    """Import, while there is one thread, what would import PyTorch only to know its tensors: that
+    takes seconds, and 200 MB in a process that lives as long as the job. It does without."""
+    if "tensorboard" not in names or "torch" in sys.modules:
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        with contextlib.suppress(ImportError):  # which `opened` tells of
+            _module("tensorboardX")
+    finally:
+        del sys.modules["torch"]
 
 
 def _module(name: str) -> Any:

@@ -28,6 +28,7 @@ from holdfast.tracking.trackers import TrackedRun
 from tests.patience import PATIENCE_S, until
 
 READER = "tensorboard.backend.event_processing.event_accumulator"
+NO_TENSORFLOW = "tensorboard.compat.notf"  # where that is, it reads files without TensorFlow
 
 
 def line(step: int, attempt: int = 1, **given: Any) -> str:
@@ -49,6 +50,7 @@ def track(folder: Path, *names: str, until_: Callable[[], object] = lambda: None
 def losses(folder: Path) -> dict[int, float]:
     """What TensorBoard shows; a step that it would show twice fails the test."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
+    sys.modules.setdefault(NO_TENSORFLOW, types.ModuleType(NO_TENSORFLOW))
     read_events = importlib.import_module(READER).EventAccumulator
     found = read_events(str(folder / "tensorboard" / "gpt"))
     found.Reload()
@@ -258,6 +260,7 @@ def test_whoever_kills_what_a_lost_node_left_does_not_kill_it(
     assert pid not in processes.carrying("HOLDFAST_NODE", "lost-1")
     append(tmp_path, line(1))
     assert until((tmp_path / process.PLACE).exists)  # it has imported what it needs
+    assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text(), "and nothing else"
     append(tmp_path, line(2))
     asyncio.run(handle.finish())
     assert not handle.pids and losses(tmp_path) == {1: 1.1, 2: 2.1}
