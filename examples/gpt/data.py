@@ -5,6 +5,7 @@ sees the same text; the third-party packages and the tests beside them are left 
 one window of the text, so its number is its place and the dataset needs no index.
 """
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -17,10 +18,12 @@ LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2t
 
 def standard_library_text() -> bytes:
     """About 12 MB of Python, the same bytes each time on one machine."""
-    root = Path(sysconfig.get_path("stdlib"))
-    files = (path.relative_to(root) for path in root.rglob("*.py"))
-    kept = sorted(path.as_posix() for path in files if LEFT_OUT.isdisjoint(path.parts))
-    return b"\n".join((root / path).read_bytes() for path in kept)
+    root, kept = Path(sysconfig.get_path("stdlib")), list[str]()
+    for folder, folders, files in os.walk(root):
+        folders[:] = (name for name in folders if name not in LEFT_OUT)  # nor what is below them
+        here = Path(folder).relative_to(root)
+        kept += ((here / name).as_posix() for name in files if name.endswith(".py"))
+    return b"\n".join((root / path).read_bytes() for path in sorted(kept))
 
 
 class ByteDataset(Dataset[Tensor]):
