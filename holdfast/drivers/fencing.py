@@ -22,6 +22,8 @@ from holdfast.errors import Error
 
 KILL_TIMEOUT_S = 10.0
 PAUSE_S = 0.005
+AGAIN_S = 0.1  # between two looks for processes at most, while some have not ended
+ENDED = ("", "Z", "X")
 SLEEPS = {"D": "uninterruptible sleep (state D)", "T": "a stop (state T)"}
 
 
@@ -142,8 +144,17 @@ def _kill(find: Callable[[], dict[int, str]]) -> Fenced:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         killed |= left
-        time.sleep(PAUSE_S)
+        _give_time(left)
     return Fenced(len(killed), ())
+
+
+def _give_time(pids: Iterable[int]) -> None:
+    """For those that were killed to end: whether others have come meanwhile takes a look at every
+    process of the machine."""
+    until = time.monotonic() + AGAIN_S
+    time.sleep(PAUSE_S)
+    while time.monotonic() < until and any(_state(f"{pid}") not in ENDED for pid in pids):
+        time.sleep(PAUSE_S)
 
 
 def _carriers() -> Iterator[tuple[int, str, str]]:
