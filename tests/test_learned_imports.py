@@ -3,15 +3,16 @@
 import json
 import os
 import socket
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.messages import Assignment
 from tests.patience import PATIENCE_S
+from tests.warm import PIPE, Script
 
 TRAINS = """
 import os, sys
@@ -64,17 +65,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    path = os.pathsep.join([str(folder / "library"), str(folder), *sys.path])
-    return {
-        **os.environ, "PYTHONPATH": path, "HOLDFAST_IMPORTS": str(folder / "list"), **more
-    }  # fmt: skip
+def started(folder: Path, source: str, env: Mapping[str, str], **how: Any) -> Script:
+    """A process that finds the libraries and the module of the user."""
+    path = f"import sys; sys.path[:0] = {[str(folder / 'library'), str(folder)]}"
+    told = {**os.environ, "HOLDFAST_IMPORTS": str(folder / "list"), **env}
+    return Script([f"{path}\n{source}"], cwd=folder, env=told, **how)
 
 
 def train(folder: Path, script: str) -> None:
     source = TRAINS.format(script=script, library=str(folder / "library"))
-    command = [sys.executable, "-c", source]
-    subprocess.run(command, cwd=folder, env=environment(folder), check=True)
+    assert started(folder, source, {}).wait(PATIENCE_S) == 0
 
 
 def wait(folder: Path, above: str = "", *, lines: int = 2) -> list[str]:
@@ -83,10 +83,9 @@ def wait(folder: Path, above: str = "", *, lines: int = 2) -> list[str]:
     ours, theirs = socket.socketpair()
     control = str(theirs.fileno())
     with ours:
-        process = subprocess.Popen(
-            [sys.executable, "-c", WAITS.format(above=above, names=NAMES)],
-            cwd=folder, env=environment(folder, HOLDFAST_CONTROL_FD=control),
-            pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        process = started(
+            folder, WAITS.format(above=above, names=NAMES), {"HOLDFAST_CONTROL_FD": control},
+            pass_fds=[theirs.fileno()], stdout=PIPE, stderr=PIPE, text=True,
         )  # fmt: skip
         theirs.close()
         with ours.makefile("rb") as said:
@@ -95,9 +94,9 @@ def wait(folder: Path, above: str = "", *, lines: int = 2) -> list[str]:
             attempt=2, rank=1, local_rank=1, world_size=2, redo_until=0, env={"RANK": "1"}
         )
         ours.sendall(msgspec.json.encode(told) + b"\n")
-        output, words = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0 and words == "", words
-    return output.split()
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and errors == "", errors
+    return str(output).split()
 
 
 def test_libraries_are_imported_ahead_and_modules_of_the_user_only_where_these_want_them(

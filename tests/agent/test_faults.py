@@ -20,7 +20,7 @@ from holdfast.agent import child, fork_protocol, processes, store_offer
 from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
-from tests.agent.controller_stub import StubController, is_alive, until
+from tests.agent.controller_stub import AgentProcess, StubController, is_alive, until
 from tests.more import MORE
 from tests.patience import PATIENCE_S
 
@@ -42,10 +42,15 @@ def run_to_its_end(node: Node, source: str = "", **job: object) -> tuple[WorkerE
     controller.ready()
     controller.start()
     exited = controller.exited()
-    if exited.error is not None and exited.error.type not in ("SystemExit", "KeyboardInterrupt"):
-        last = exited.error.traceback.rpartition("\n")[0].rpartition("\n")[2]  # it still ends
-        until(lambda: last in agent.log(), "what the worker says of it")
-    return exited, agent.log()
+    return exited, whole_log(agent, exited)
+
+
+def whole_log(agent: AgentProcess, exited: WorkerExited, attempt: int = 1) -> str:
+    """With what the worker says of its own exception while it still ends."""
+    if exited.error is not None and exited.error.type != "SystemExit":
+        last = exited.error.traceback.rpartition("\n")[0].rpartition("\n")[2]
+        until(lambda: last in agent.log(attempt=attempt), "what the worker says of it")
+    return agent.log(attempt=attempt)
 
 
 def test_a_killed_worker_is_reported_with_its_signal(node: Node) -> None:
@@ -64,57 +69,50 @@ def test_a_segfault_is_reported_with_its_signal(node: Node) -> None:
     assert (exited.exit_code, exited.signal) == (None, signal.SIGSEGV)
 
 
-def test_an_exception_is_shown_as_python_shows_it_and_placed_in_the_users_code(node: Node) -> None:
-    source = "import json\ndef f():\n    json.loads('x')\nf()\n"
-    exited, log = run_to_its_end(node, source, fresh=True)
-    assert exited.exit_code == 1 and exited.error is not None
-    assert exited.error.type == "json.decoder.JSONDecodeError"
-    assert exited.error.file.endswith("/script.py") and exited.error.line == 3
-    assert log == exited.error.traceback
-    assert log.startswith("Traceback (most recent call last):\n") and "holdfast" not in log
-
-
-def test_a_syntax_error_names_its_line(node: Node) -> None:
-    exited, log = run_to_its_end(node, "x = 1\ny = = 2\n", fresh=True)
-    assert exited.exit_code == 1 and exited.error is not None
-    assert (exited.error.type, exited.error.line) == ("SyntaxError", 2)
-    assert exited.error.file.endswith("/script.py")
-    assert log.lstrip().startswith("File ") and "SyntaxError" in log and "Traceback" not in log
-
-
 def test_an_import_error_names_the_importing_line(node: Node) -> None:
     exited, _ = run_to_its_end(node, "\nimport no_such_module\n")
     assert exited.exit_code == 1 and exited.error is not None
     assert (exited.error.type, exited.error.line) == ("ModuleNotFoundError", 2)
 
 
+DECODE = "json.decoder.JSONDecodeError"
 ENDS = [
     ("import sys; sys.exit(3)", 3, "SystemExit"),
     ("import sys; sys.exit('no')", 1, "SystemExit"),
     ("import sys; sys.exit()", 0, None),
     ("import os; os._exit(4)", 4, None),
     ("pass", 0, None),
+    ("import json\ndef f():\n    json.loads('x')\nf()\n", 1, DECODE),
+    ("x = 1\ny = = 2\n", 1, "SyntaxError"),
+    ("import os; os.kill(os.getpid(), 2)", None, "KeyboardInterrupt"),
 ]
 
 
-def test_the_exit_code_is_that_of_python(node: Node) -> None:
-    """An attempt for each."""
-    sources = [source for source, _, _ in ENDS]
-    which = "int(os.environ['HOLDFAST_ATTEMPT']) - 1"
-    controller, _ = node(f"import os\nexec({sources}[{which}])\n", fresh=True)
+def test_a_script_ends_as_python_ends_it(node: Node) -> None:
+    """In a worker of a fresh interpreter, an attempt for each: its status, the class of its error
+    and where that is in the user's code, and the log as Python would write it."""
+    controller, agent = node("pass", fresh=True)
     controller.ready()
+    told: dict[str | None, WorkerExited] = {}
+    logs: dict[str | None, str] = {}
     for attempt, (source, code, error) in enumerate(ENDS, start=1):
+        (controller.folder / "script.py").write_text(source)
         controller.start(attempt=attempt)
         exited = controller.exited(attempt=attempt)
-        told = exited.error.type if exited.error else None
-        assert (exited.exit_code, told) == (code, error), source
+        found = exited.error.type if exited.error else None
+        assert (exited.exit_code, found) == (code, error), source
+        told[error], logs[error] = exited, whole_log(agent, exited, attempt)
         controller.stop(attempt=attempt)
 
-
-def test_an_interrupted_script_ends_as_python_does(node: Node) -> None:
-    exited, log = run_to_its_end(node, "import os; os.kill(os.getpid(), 2)", fresh=True)
-    assert (exited.exit_code, exited.signal) == (None, signal.SIGINT)
-    assert log.rstrip().endswith("KeyboardInterrupt")
+    exception, log = told[DECODE].error, logs[DECODE]
+    assert exception is not None and exception.file.endswith("/script.py") and exception.line == 3
+    assert log == exception.traceback
+    assert log.startswith("Traceback (most recent call last):\n") and "holdfast" not in log
+    syntax, log = told["SyntaxError"].error, logs["SyntaxError"]
+    assert syntax is not None and syntax.file.endswith("/script.py") and syntax.line == 2
+    assert log.lstrip().startswith("File ") and "SyntaxError" in log and "Traceback" not in log
+    assert told["KeyboardInterrupt"].signal == signal.SIGINT
+    assert logs["KeyboardInterrupt"].rstrip().endswith("KeyboardInterrupt")
 
 
 def test_an_exception_in_a_forked_child_is_not_taken_for_the_workers(node: Node) -> None:

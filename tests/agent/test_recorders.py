@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from holdfast.agent.recorders import Recorder
 from holdfast.collectives import CollectiveLog, CollectivePace
 from holdfast.stacks import Activity, StackGroup
 from tests.patience import PATIENCE_S, until
+from tests.warm import PIPE, Script
 
 BEGIN = "from holdfast import flight_recorder; flight_recorder.answer_from_now_on()\n"
 ALONE = """
@@ -35,21 +37,21 @@ sys.stdin.read()
 
 
 @contextmanager
-def answering(script: str) -> Iterator[tuple[Recorder, "subprocess.Popen[str]"]]:
-    """A process that has printed one line, and our end of its socket."""
+def answering(
+    script: str, *, warm: bool = False
+) -> Iterator[tuple[Recorder, "subprocess.Popen[str]"]]:
+    """A process that has printed one line, and our end of its socket; a `warm` one has torch."""
     recorder, theirs = recorders.socket_pair()
     environment = {
         **os.environ,
         flight_recorder.VARIABLE: str(theirs.fileno()),
         flight_recorder.SIZE: "8",
     }
-    with subprocess.Popen(
-        [sys.executable, "-c", BEGIN + script],
-        env=environment,
-        pass_fds=[theirs.fileno()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    how: dict[str, Any] = {"env": environment, "pass_fds": [theirs.fileno()], "text": True}
+    how |= {"stdin": PIPE, "stdout": PIPE}
+    words = [BEGIN + script]
+    with (
+        Script(words, **how) if warm else subprocess.Popen([sys.executable, "-c", *words], **how)
     ) as process:
         theirs.close()
         assert process.stdout is not None
@@ -99,7 +101,7 @@ def test_where_nobody_can_look_from_outside_a_worker_tells_its_stacks_itself(
 
 
 def test_a_worker_tells_the_newest_collectives_of_its_groups() -> None:
-    with answering(ALONE) as (recorder, _):
+    with answering(ALONE, warm=True) as (recorder, _):
         (group,) = ask(recorder, 3).groups
         assert [c.kind for c in group.recent] == [
             "all_reduce float[4]",

@@ -43,9 +43,9 @@ def test_the_same_file_gives_the_same_text_in_every_process(file: Path) -> None:
     words = [sys.executable, "-m", "holdfast.cli", "render", str(file)]
     texts = {
         subprocess.check_output(words, env={**os.environ, "PYTHONHASHSEED": seed})
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
-    assert len(texts) == 1
+    assert texts == {holdfast("render", str(file)).stdout.encode()}
 
 
 def test_the_engine_comes_from_the_file_unless_it_is_said(file: Path) -> None:

@@ -14,7 +14,7 @@ from holdfast.drivers import records
 from holdfast.spec import job_from_dict
 from tests.cli.test_jobs import documented, printed
 from tests.patience import until
-from tests.warm import Warm, holdfast
+from tests.warm import Warm, holdfast, program
 
 NEW = {"name": "new", "script": "train.py", "cost": {"gpu_hour": 1}}
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -50,7 +50,7 @@ def test_the_guide_works_and_what_it_writes_is_one_file(
     for words in documented("guides/report.md", "gpt"):
         if "kubernetes" not in words:
             asked = words if "--html" in words else [*words, "--no-advice"]  # once is enough
-            assert holdfast(*asked).returncode == 0, words
+            assert program("tests.cli.few_worlds", *asked).returncode == 0, words
     page = (tmp_path / "gpt.html").read_text()
     assert page.startswith("<!doctype html>") and page.endswith("</html>\n")
     assert "What to change" in page

@@ -1,6 +1,5 @@
 """Trees go into an arena and come out of it bit for bit, or not at all."""
 
-import importlib.util
 import subprocess
 import sys
 from collections import Counter, OrderedDict, defaultdict
@@ -14,7 +13,6 @@ from holdfast.checkpoint.key import Key
 from holdfast.errors import Error
 from holdfast.pytrees import cells
 from holdfast.pytrees.leaves import like, pieces_of, take_apart
-from tests.tidy.source import ROOT
 
 
 class Moments(NamedTuple):
@@ -93,24 +91,6 @@ def test_the_newest_snapshot_is_not_overwritten() -> None:
         cells.write(arena, {"a": np.full(4, step)}, stamp(step), {Key(1, step - 1)})
     cell = arena.find(StatePart.PRIVATE, Key(1, 4))
     assert cell is not None and (cells.read(cell)["a"][(0,)] == 4).all()
-
-
-OF_JAX = """
-import jax
-from tests.pytrees.test_cells import there_and_back
-tree = {"w": jax.numpy.arange(6, dtype="bfloat16"), "key": jax.random.key(3)}
-back = there_and_back(tree)
-assert back["w"].dtype == "bfloat16" and (back["w"] == tree["w"]).all()
-assert (jax.random.key_data(back["key"]) == jax.random.key_data(tree["key"])).all()
-"""
-
-
-def test_types_of_jax_and_its_keys_come_back() -> None:
-    """In a process of its own: JAX has threads, and other tests fork."""
-    if importlib.util.find_spec("jax") is None:
-        pytest.skip("jax is not installed")
-    run = subprocess.run([sys.executable, "-c", OF_JAX], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
 
 
 def test_the_library_for_trees_imports_no_torch() -> None:

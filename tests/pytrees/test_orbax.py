@@ -1,4 +1,5 @@
-"""Checkpoints of Orbax, by the real package: in a process of its own, because tests fork."""
+"""Trees of JAX in memory and in checkpoints of Orbax, by the real packages: in a process of its
+own, because JAX has threads, and tests fork."""
 
 import importlib.util
 import json
@@ -14,6 +15,14 @@ from holdfast.checkpoint import orbax_form
 from holdfast.errors import Error
 from tests.tidy.source import ROOT
 
+FROM_MEMORY = """
+import jax
+from tests.pytrees.test_cells import there_and_back
+tree = {"w": jax.numpy.arange(6, dtype="bfloat16"), "key": jax.random.key(3)}
+back = there_and_back(tree)
+assert back["w"].dtype == "bfloat16" and (back["w"] == tree["w"]).all()
+assert (jax.random.key_data(back["key"]) == jax.random.key_data(tree["key"])).all()
+"""
 BOTH_WAYS = """
 import json, sys
 from pathlib import Path
@@ -60,11 +69,13 @@ print(json.dumps(said))
 """
 
 
-def test_a_tree_goes_to_orbax_and_back(tmp_path: Path) -> None:
+def test_types_of_jax_come_back_from_memory_and_a_tree_goes_to_orbax_and_back(
+    tmp_path: Path,
+) -> None:
     if importlib.util.find_spec("orbax") is None:
         pytest.skip("orbax-checkpoint is not installed")
     ran = subprocess.run(
-        [sys.executable, "-c", BOTH_WAYS, str(tmp_path)],
+        [sys.executable, "-c", FROM_MEMORY + BOTH_WAYS, str(tmp_path)],
         capture_output=True, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
