@@ -22,6 +22,7 @@ from tests.warm import Warm
 
 TOGETHER: dict[str, Any] = {"nodes": 1, "workers_per_node": 2}  # two ranks, for `small`
 SCRIPTS = Path(__file__).parent / "scripts"
+ENDLESS = ["--steps", "1000000"]  # until `finish`
 
 
 class RunningJob:
@@ -142,6 +143,14 @@ class RunningJob:
         ended = self.process.wait(PATIENCE_S)
         assert ended == status, f"exit status {ended}, not {status}\n{self.said()}"
         self.books_balance()
+
+    def finish(self) -> None:
+        """Have a script that looks for it end with the step under way, and wait for that: as many
+        steps as the test needed, on a machine of any speed."""
+        enough = self.out / "enough"
+        enough.touch()
+        self.wait_end()
+        enough.unlink()
 
     def books_balance(self) -> None:
         """The ledger adds up, and every incident's bill to its cost."""

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.end_to_end.local.jobs import TOGETHER, RunningJob, program, small
+from tests.end_to_end.local.jobs import ENDLESS, TOGETHER, RunningJob, program, small
 from tests.more import long
 from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
@@ -65,19 +65,20 @@ def test_stacks_show_which_rank_the_others_wait_for(home: Path) -> None:
 
 
 def test_a_killed_controller_does_not_disturb_training_and_resume_goes_on(home: Path) -> None:
-    job = small(home, args=["--steps", "150", "--pause", "0.05"]).start()
-    job.wait_step(10)
+    job = small(home, args=[*ENDLESS, "--pause", "0.1"]).start()
+    job.wait_step(5)
     workers = [job.worker(0), job.worker(1)]
     job.kill_controller()
     assert job.status().controller == "away"
     before = len(job.metrics())
-    assert until(lambda: len(job.metrics()) > before + 20), "training stopped"
+    assert until(lambda: len(job.metrics()) > before + 10), "training stopped"
     job.resume()
-    job.wait_step(before + 21)
+    job.wait_step(before + 15)
     assert [job.worker(0), job.worker(1)] == workers
-    job.wait_end()
+    job.finish()
     assert job.incidents() == []
-    assert len(job.losses()) == 150
+    steps = [*job.losses()]
+    assert steps == [*range(1, len(steps) + 1)]
 
 
 @long
@@ -173,12 +174,13 @@ def test_a_replaced_job_whose_controller_was_killed_leaves_nothing(home: Path) -
 def test_neither_a_closed_terminal_nor_a_signal_that_asks_for_nothing_stops_the_job(
     home: Path,
 ) -> None:
-    job = small(home, args=["--steps", "40"], **TOGETHER).start()
-    job.wait_step(5)
+    job = small(home, args=ENDLESS, **TOGETHER).start()
+    done = job.wait_step(5).step or 0
     assert job.process is not None
     for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN, signal.SIGHUP):
         job.process.send_signal(number)
-    job.wait_end(0)
+    job.wait_step(done + 5)
+    job.finish()
     assert job.incidents() == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.arena import HEADER_BYTES, Arena, StatePart
-from tests.end_to_end.local.jobs import RunningJob, small
+from tests.end_to_end.local.jobs import ENDLESS, RunningJob, small
 from tests.more import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -98,13 +98,13 @@ def small_disk(home: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_stops_neither_training_nor_recovery(small_disk: Path) -> None:
-    job = small(small_disk, args=["--steps", "150"]).start()
-    job.wait_step(10)
+    job = small(small_disk, args=ENDLESS).start()
+    done = job.wait_step(5).step or 0
     with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"\0" * 4096)
     os.kill(job.worker(1), signal.SIGKILL)
-    job.wait_step(40, attempt=2)
-    job.wait_end()
+    job.wait_step(done + 10, attempt=2)
+    job.finish()
     assert [i.cause for i in job.incidents()] == ["worker-killed"]
     assert (job.out / "final.pt").exists()

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.local.jobs import TOGETHER, program, small
+from tests.end_to_end.local.jobs import ENDLESS, TOGETHER, program, small
 from tests.more import long, sample
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
-STEPS = 60
+STEPS, HANGS_AT = 35, 25
+HANGS = ["--steps", str(STEPS), "--die", "between-steps", "--die-step", str(HANGS_AT)]
 PLACE = {"sleep": "<lambda>", "lock": "hang_in_a_lock", "gil": "<lambda>"}
 
 
@@ -20,7 +21,7 @@ PLACE = {"sleep": "<lambda>", "lock": "hang_in_a_lock", "gil": "<lambda>"}
 def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
     home: Path, how: str
 ) -> None:
-    args = ["--steps", str(STEPS), "--die", "between-steps", "--die-step", "40", "--how", how]
+    args = [*HANGS, "--how", how]
     patient: dict[str, Any] = (
         {"recovery": {"restart_grace_s": 10.0}} if how == "gil" else {}
     )  # with py-spy
@@ -44,7 +45,7 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
 
 @long
 def test_a_loop_is_found_in_seconds_where_the_script_names_what_takes_long(home: Path) -> None:
-    args = ["--steps", str(STEPS), "--die", "between-steps", "--die-step", "40", "--how", "loop"]
+    args = [*HANGS, "--how", "loop"]
     job = small(home, args=args, recovery={"step_timeout_s": 5.0}, **TOGETHER).start()
     job.wait_end()
     (incident,) = job.incidents()
@@ -63,9 +64,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 mark = pathlib.Path(__file__).with_name("hung")
 def read_batch():
     time.sleep(1e6)
-for step in range(80):
+for step in range(35):
     time.sleep(0.02)
-    if step == 40 and rank == 1 and not mark.exists():
+    if step == 25 and rank == 1 and not mark.exists():
         mark.touch()
         read_batch()
     model(torch.ones(4, 8)).sum().backward()
@@ -103,7 +104,7 @@ def test_one_that_stands_still_is_found_by_the_steps_that_it_prints(home: Path) 
 
 
 def test_a_job_whose_workers_are_all_stopped_by_hand_is_left_alone(home: Path) -> None:
-    job = small(home, args=["--steps", "60", "--pause", "0.1"], **TOGETHER).start()
+    job = small(home, args=[*ENDLESS, "--pause", "0.1"], **TOGETHER).start()
     job.wait_step(10)
     workers = [job.worker(rank) for rank in (0, 1)]
     for pid in workers:
@@ -113,7 +114,7 @@ def test_a_job_whose_workers_are_all_stopped_by_hand_is_left_alone(home: Path) -
     finally:
         for pid in workers:
             os.kill(pid, signal.SIGCONT)
-    job.wait_end()
+    job.finish()
     assert job.incidents() == []
 
 
@@ -132,9 +133,9 @@ def differ(how):
     if how == "order":
         for group in (pair, None) if rank == 1 else (None, pair):
             dist.all_reduce(torch.ones(2), group=group)
-for step in range(80):
+for step in range(35):
     time.sleep(0.02)
-    if step == 40 and not mark.exists():
+    if step == 25 and not mark.exists():
         if rank == 1:
             mark.touch()
         differ(sys.argv[1])

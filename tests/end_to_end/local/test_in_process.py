@@ -58,14 +58,15 @@ def actions(job: RunningJob, incident: int) -> list[str]:
 
 
 def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
-    kinds = ("--kinds", "ddp,hand,fsdp,hsdp")
-    calm = kept(home, *kinds, name="calm", **TOGETHER).start()
+    kinds, steps = ("--kinds", "ddp,hand,fsdp,hsdp"), 12
+    short = (*kinds, "--steps", str(steps))
+    calm = kept(home, *short, "--pause", "0", name="calm", **TOGETHER).start()
     ends = [outcome(calm, rank) for rank in (0, 1)]
-    assert len(ends[0][0]) == STEPS
+    assert len(ends[0][0]) == steps
 
     spec, (_, chaos, why) = guide("in-process")
     spec = {name: spec[name] for name in ("name", "workers_per_node", "recovery")}
-    job = kept(home, *kinds, "--gate", "1:3", "--die", "0:20", nodes=1, **spec).start()
+    job = kept(home, *short, "--gate", "1:3", "--die", "0:8", nodes=1, **spec).start()
     job.wait_step(3)
     assert holdfast(*chaos).returncode == 0
     assert [outcome(job, rank) for rank in (0, 1)] == ends

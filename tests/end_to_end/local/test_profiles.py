@@ -77,7 +77,7 @@ def stop(job: RunningJob) -> None:
 def test_a_profile_changes_no_loss_and_restarts_nothing(home: Path) -> None:
     spec, (_, plain, exact) = guide("profiles")
     spec = {name: spec[name] for name in ("name", "workers_per_node")}
-    job = small(home, args=["--steps", str(STEPS), "--pause", "0.03"], nodes=1, **spec).start()
+    job = small(home, args=["--steps", str(STEPS), "--pause", "0.1"], nodes=1, **spec).start()
     job.wait_step(5)
     merged = home.parent / exact.pop()
     done = holdfast(*exact, str(merged), "--json")
@@ -94,7 +94,7 @@ def test_a_profile_changes_no_loss_and_restarts_nothing(home: Path) -> None:
     for one in found["ranks"]:
         parts = one["parts"]
         assert one["steps"] == 3 and not one["why"] and one["device"] == "cpu"
-        assert parts["compute"] > 0 and parts["idle"] > 0.02, "the script sleeps in each step"
+        assert parts["compute"] > 0 and parts["idle"] > 0.08, "the script sleeps in each step"
         assert 0 < parts["snapshots"] < parts["idle"], "there is one of each step"
         assert one["communication_s"] > 0 and 0 <= one["overlap"] <= 1
     told = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]

@@ -114,7 +114,7 @@ def test_the_nodes_of_a_running_job_repeat_a_step_and_the_one_that_is_bad_in_gro
     home: Path,
 ) -> None:
     tiers = {"shared": {"path": str(home.parent / "checkpoints"), **EVERY}}
-    args = ["--steps", str(STEPS), "--pause", "0.05", *bad_nodes(home, 25)]
+    args = ["--steps", str(STEPS), "--pause", "0.1", *bad_nodes(home, 25)]
     job = small(home, args=args, checkpoints=tiers, nodes=3, spares=1).start()
     job.wait_until(lambda s: (s.step or 0) > 30 and any(n.state == "spare" for n in s.nodes), "it")
     told = asked(job, "one", step=25, isolate=False)

@@ -3,14 +3,13 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.local.jobs import RunningJob, program
+from tests.end_to_end.local import in_group
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, program
 from tests.memory_group import limited
 from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
@@ -50,20 +49,20 @@ def test_a_script_that_cannot_run_fails_after_the_second_time(
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    yield from limited(600 << 20)
+    yield from limited(400 << 20)
 
 
 def test_a_worker_that_uses_up_its_memory_is_told_from_one_that_is_killed(
-    home: Path, memory: Path
+    home: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel kills it, which nobody sees but the counter of its control group."""
     text = RANK + "eaten = []\nwhile rank == 1: eaten.append(b'x' * (1 << 22))\ntime.sleep(600)"
-    job = program(home, text, **TWO)
-    joins = f"echo $$ > {memory}/cgroup.procs; exec {sys.executable} -m holdfast.cli run {job.file}"
-    ran = subprocess.run(["sh", "-c", joins], capture_output=True, text=True, check=False)
-    assert ran.returncode == 1, ran.stderr
+    monkeypatch.setenv(in_group.VARIABLE, str(memory))
+    job = program(home, text, **TOGETHER)
+    job.by = in_group.InGroup
+    job.start().wait_end(1)
     assert [(i.cause, i.rank) for i in job.incidents()] == [("out-of-memory", 1)] * 2
-    assert "Rank 1 was killed by the kernel's out-of-memory killer (memory limit 600 MiB)" in why(
+    assert "Rank 1 was killed by the kernel's out-of-memory killer (memory limit 400 MiB)" in why(
         job
     )
 

@@ -2,7 +2,7 @@
 
 Every step writes its number into all of this rank's own state; the next one looks whether it is
 still there. A rank that went on with somebody else's state, an older or a torn one would end the
-job with an assertion.
+job with an assertion. It ends after `--steps`, or after the step in which it finds OUT/enough.
 """
 
 import argparse
@@ -65,5 +65,7 @@ for step, _ in state.steps(total=args.steps):
     run.log(loss=loss, tokens=1)
     if args.fails and step == args.fails - 1:
         (args.out / "spoilt").touch()
+    if (args.out / "enough").exists():
+        state.stop()
 if run.is_main:
     (args.out / "final").touch()

@@ -2,7 +2,8 @@
 
 `--die MOMENT` makes rank `--die-rank` send itself SIGKILL at that moment the first time it gets
 there; a marker file makes it once over all attempts. `--how` makes it hang instead. Dropout, a
-shuffled loader and a scheduler make every kind of state matter for the losses.
+shuffled loader and a scheduler make every kind of state matter for the losses. It ends after
+`--steps`, or after the step in which it finds OUT/enough.
 
 `--bad loss` makes the loss of rank `--bad-rank` NaN in step `--bad-step`, `--times` times over all
 attempts; its gradients make all parameters NaN. `--bad norm` makes it log an infinite gradient norm
@@ -156,6 +157,8 @@ for step, (inputs, targets) in state.steps(total=args.steps):
     run.log(loss=loss, tokens=len(inputs))
     if is_bad("norm", run.rank, step):
         run.log(grad_norm=torch.inf)
+    if (args.out / "enough").exists():
+        state.stop()
     die("between-steps", run.rank, step)
     if step == args.steps - 1:
         die("last-step", run.rank)
