@@ -61,11 +61,13 @@ test-tools:
 	        apt-get install -y -qq --no-install-recommends $${tool#*:}; } >/dev/null 2>&1; } \
 	    || echo "make: $${tool#*:} is not installed and cannot be; its tests are skipped"; done
 
-# Types are checked beside the tests: without a cache that takes longer than any of them.
-test: style test-tools
-	$(BIN)/mypy & types=$$!; \
+# Imports and types are checked beside the tests: without a cache types take longer than any of them.
+test: setup test-tools
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports & imports=$$!; $(BIN)/mypy & types=$$!; \
 	    $(BIN)/python -m pytest -n 4 --dist worksteal; tests=$$?; \
-	    wait $$types && exit $$tests
+	    wait $$imports && wait $$types && exit $$tests
 
 # The pure core within a minute: decisions, vocabulary, journal, manifests, rules of style. Tests
 # marked `slow` start jobs or clusters and are left to `make test`.
