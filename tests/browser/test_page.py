@@ -1,6 +1,6 @@
 """The page in a browser: each picture of a recorded and of a live job, in light and in dark.
 
-Screenshots are kept in `build/screenshots`.
+Screenshots are kept in `build/screenshots` where more is asked for.
 """
 
 import json
@@ -18,12 +18,13 @@ from holdfast.drivers import client
 from tests.browser.browsers import chromium
 from tests.browser.serving import ServedPage
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
-from tests.more import long
+from tests.more import MORE, long
 from tests.tidy.source import ROOT
 
 pytestmark = [pytest.mark.slow, chromium]
 
 SHOTS = ROOT / "build" / "screenshots"
+SCREEN = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 HOSTILE = "<img src=x onerror=alert(1)>"
 EVIL = [f"<script>alert('{n}')</script>{HOSTILE}\x1b[31m red" for n in range(3)]
 PICTURES = ("time", "learning", "slow", "happened", "where")
@@ -66,21 +67,37 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def usual(browser: Chromium) -> Iterator[Tab]:
+    """The page of all tests that ask for nothing special: each one costs a process."""
+    shown = browser.page()
+    yield shown
+    shown.close()
+
+
 @pytest.fixture
-def tab(browser: Chromium) -> Iterator[Make]:
+def tab(browser: Chromium, usual: Tab) -> Iterator[Make]:
     """Makes pages, and fails if one of them complained or asked elsewhere."""
     made: list[Tab] = []
 
     def make(**options: object) -> Tab:
-        made.append(browser.page(**options))  # type: ignore[arg-type]
+        made.append(browser.page(**options) if options else usual)  # type: ignore[arg-type]
         return made[-1]
 
     yield make
     for one in made:
         one.run("1")  # what was told meanwhile is noted
-        foreign = [url for url in one.asked if not url.startswith(("http://127.0.0.1:", "about:"))]
-        one.close()
-        assert not one.complaints and not foreign, (one.complaints, foreign)
+        complaints, asked = [*one.complaints], [*one.asked]
+        foreign = [url for url in asked if not url.startswith(("http://127.0.0.1:", "about:"))]
+        if one is usual:
+            one.call("Emulation.setDeviceMetricsOverride", **SCREEN)
+            one.open("about:blank")
+            one.run("1")
+            one.complaints.clear()
+            one.asked.clear()
+        else:
+            one.close()
+        assert not complaints and not foreign, (complaints, foreign)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +142,9 @@ def pictures(shown: Tab) -> None:
 
 
 def whole(shown: Tab, name: str, width: int = 1280) -> None:
-    """A screenshot of all of it."""
+    """A screenshot of all of it, for people: with HOLDFAST_TEST_MORE=1."""
+    if not MORE:
+        return
     height = shown.run("document.documentElement.scrollHeight")
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     shown.call("Emulation.setDeviceMetricsOverride", **screen)

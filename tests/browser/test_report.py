@@ -1,6 +1,6 @@
 """The page of `holdfast report` in a browser, from a file: by day, by night, small and on paper.
 
-Screenshots are kept in `build/screenshots`.
+Screenshots are kept in `build/screenshots` where more is asked for.
 """
 
 import time
@@ -17,7 +17,7 @@ from holdfast.reporting import changes as advised
 from holdfast.reporting.gather import gathered
 from holdfast.reporting.page import page
 from tests.browser.browsers import chromium
-from tests.more import sample
+from tests.more import MORE, sample
 from tests.tidy.source import ROOT
 
 pytestmark = [pytest.mark.slow, chromium]
@@ -68,7 +68,8 @@ def test_it_is_whole_without_a_script_or_a_request(
     assert shown.run("document.documentElement.scrollWidth") == width
     paper = "rgb(20, 24, 26)" if dark else "rgb(251, 251, 250)"
     assert shown.run("getComputedStyle(document.body).backgroundColor") == paper
-    shown.screenshot(SHOTS / f"report-{'dark' if dark else 'light'}-{width}.png")
+    if MORE:
+        shown.screenshot(SHOTS / f"report-{'dark' if dark else 'light'}-{width}.png")
     shown.call("Emulation.setEmulatedMedia", media="print")
     assert shown.run("getComputedStyle(document.body).backgroundColor") == "rgb(251, 251, 250)"
     assert (shown.complaints, shown.asked) == ([], [file.as_uri()])
