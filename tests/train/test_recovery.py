@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint.arena import Arena, StatePart
 from holdfast.events import Milestone
-from tests.more import long, sample
+from tests.more import MORE, long, sample
 from tests.train.cluster import Attempt, Cluster
 from tests.train.conftest import Make, Undisturbed
 
@@ -42,8 +42,9 @@ def damage(cluster: Cluster, rank: int, part: StatePart) -> None:
             cell.payload[header.payload_bytes // 3] ^= 16
 
 
-PLACES = ["before_join", "step:0", "snapshot:1", "snapshot:6", "after_backward:3", "after_loop"]
+PLACES = ["before_join", "step:0", "snapshot:1", "after_backward:3"]
 FURTHER = ["joined", "after_backward:0", "snapshot:2", "step:1", "snapshot:5", f"step:{LAST}",
+           "snapshot:6", "after_loop",
            f"after_backward:{LAST}", "snapshot:15", "snapshot:16"]  # fmt: skip
 
 
@@ -112,11 +113,11 @@ def test_two_neighbours_lost_at_once_start_over_and_say_so(
 
 
 @pytest.mark.parametrize("seed", sample([0], [1, 2]))
-def test_ten_random_kills_in_a_row_change_nothing(make: Make, seed: int) -> None:
+def test_random_kills_in_a_row_change_nothing(make: Make, seed: int) -> None:
     rng, (nodes, local) = random.Random(seed), SHAPES[2 + seed]
     quiet, cluster = make(nodes, local, STEPS="24"), make(nodes, local, STEPS="24")
     quiet.finish()
-    for number in range(1, 11):
+    for number in range(1, 11 if MORE else 7):
         rank = rng.randrange(cluster.world)
         step = cluster.redo_until + rng.randrange(3)
         places = ["joined", f"step:{step}", f"after_backward:{step}", f"snapshot:{1 + step % 5}"]
@@ -201,7 +202,7 @@ def test_with_snapshots_further_apart_the_steps_since_are_repeated_alike(
 
 def test_a_private_part_that_outgrows_its_message_still_reaches_the_buddy(make: Make) -> None:
     """It follows in a second message, and the next exchange is larger."""
-    quiet, faulty = make(2, 1, BALLAST="300000"), make(2, 1, BALLAST="300000")
+    quiet, faulty = make(2, 1, BALLAST="40000"), make(2, 1, BALLAST="40000")
     quiet.finish()
     faulty.run("0:1:after_backward:6")
     faulty.lose(0)

@@ -117,9 +117,9 @@ def test_without_snapshots_in_between_the_next_comparison_finds_it(make: Make) -
 
 
 def test_shards_are_compared_with_those_of_the_other_replica_only(make: Make) -> None:
-    calm = make(4, SPLIT="hybrid", STEPS="4")
+    calm = make(4, SPLIT="hybrid", STEPS="3")
     calm.finish()
-    four = make(4, SPLIT="hybrid", STEPS="4", FLIP="2:1")
+    four = make(4, SPLIT="hybrid", STEPS="3", FLIP="2:1")
     four.run()
     first, other, second, _ = told(four)
     assert first is not None and second is not None and other is None
