@@ -177,11 +177,11 @@ def test_a_job_that_fails_is_explained_with_the_exit_status_of_a_local_run(site:
     assert "holdfast incidents gpt --on kubernetes" in missing.stderr
 
 
-def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -> None:
+def test_stacks_of_a_job_show_where_its_workers_stand_until_a_stop_that_waits(site: Site) -> None:
     text = "import time\ndef waits_here():\n    print('up', flush=True)\n    time.sleep(600)\n"
     (site.folder / "waits.py").write_text(f"{text}waits_here()\n")
     site.script(f"exec {sys.executable} {site.folder / 'waits.py'}")
-    assert site.holdfast("submit", str(site.file)).returncode == 0
+    assert site.holdfast("run", str(site.file), "--detach").returncode == 0
     refused = site.holdfast("stacks", "none")
     assert refused.returncode == 4, refused.stderr
     site.until(lambda: site.printed("up"))
@@ -209,10 +209,20 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     assert found["cause"] == "node-left" and hurt["pod"].startswith(found["node"]), found
     none = site.holdfast("chaos", "gpt", "--fault", "pod deleted", "--rank", "7")
     assert none.returncode == 4 and "error[rank-not-found]" in none.stderr
-    assert site.holdfast("stop", "gpt", "--now").returncode == 0
+    stop_waits_until_the_job_has_stopped(site)
     ended = site.holdfast("stacks", "gpt")
     assert "error[job-not-running]" in ended.stderr
     assert "holdfast why gpt --on kubernetes" in ended.stderr
+
+
+def stop_waits_until_the_job_has_stopped(site: Site) -> None:
+    refused = site.holdfast("delete", "gpt")
+    assert (refused.returncode, "error[job-running]" in refused.stderr) == (2, True)
+    assert site.answer("stop", "gpt", "--now")["asked"] is True
+    assert site.answer("status", "gpt")["outcome"] == "stopped"
+    assert site.answer("stop", "gpt")["asked"] is False
+    ended = site.holdfast("resume", "gpt")
+    assert (ended.returncode, "error[job-ended]" in ended.stderr) == (2, True)
 
 
 @long
@@ -317,19 +327,6 @@ def test_ctrl_c_stops_the_job_that_is_followed(site: Site) -> None:
     assert run.returncode == 130, err
     assert "asking gpt to stop" in err
     assert site.answer("status", "gpt")["outcome"] == "stopped"
-
-
-def test_stop_waits_until_the_job_has_stopped(site: Site) -> None:
-    site.script("sleep 600")
-    site.holdfast("run", str(site.file), "--detach")
-    _becomes(site, "running")
-    refused = site.holdfast("delete", "gpt")
-    assert (refused.returncode, "error[job-running]" in refused.stderr) == (2, True)
-    assert site.answer("stop", "gpt", "--now")["asked"] is True
-    assert site.answer("status", "gpt")["outcome"] == "stopped"
-    assert site.answer("stop", "gpt")["asked"] is False
-    ended = site.holdfast("resume", "gpt")
-    assert (ended.returncode, "error[job-ended]" in ended.stderr) == (2, True)
 
 
 def _becomes(site: Site, phase: str) -> None:

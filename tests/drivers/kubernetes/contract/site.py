@@ -2,14 +2,10 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
-import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from holdfast.bundles import bundle, digest
 from holdfast.drivers import records
@@ -169,18 +165,13 @@ class Site:
 
     # ── harm and wishes ──
 
-    def kill_worker(self, pod: Body) -> None:
-        """SIGKILL to a worker: the youngest process that runs the script with a rank."""
-        for process in reversed(psutil.Process(self.it.pid(pod)).children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("RANK") is not None or self._is_worker(process):
-                    os.kill(process.pid, signal.SIGKILL)
-                    return
-        raise AssertionError("no worker there")
+    async def worker(self, rank: int) -> int:
+        """The pid of the worker with this rank, as soon as it is told; there is one on a node."""
 
-    @staticmethod
-    def _is_worker(process: psutil.Process) -> bool:
-        return "rank" in " ".join(process.cmdline())
+        def pid_in(status: JobStatus) -> int:
+            return next((n.pids[0] for n in status.nodes if n.rank == rank and n.pids), 0)
+
+        return pid_in(await self.until(pid_in, f"the process of rank {rank}"))
 
     def most_pods(self) -> int:
         """As many pods that could train as there ever were at one time: the referee's count."""
