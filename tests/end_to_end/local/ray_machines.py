@@ -18,6 +18,10 @@ from typing import Any
 from tests.tidy.source import ROOT
 
 STORE_BYTES = 80 * 1024 * 1024
+ONLY_WHAT_IS_ASKED_FOR = {  # each worker that Ray starts ahead takes a second of a core
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
 
 
 class RayMachines:
@@ -34,7 +38,7 @@ class RayMachines:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=ROOT,
-                env={**os.environ, "RAY_TMPDIR": self._folder},
+                env={**os.environ, **ONLY_WHAT_IS_ASKED_FOR, "RAY_TMPDIR": self._folder},
                 text=True,
             )
         told = self._answer()
@@ -66,10 +70,12 @@ class RayMachines:
 def main() -> None:
     """Run until the end of the input."""
     import ray
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
+    services.start_api_server = lambda *_, **__: (None, None)  # as where it cannot be started
     shape = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
-    head = {**shape, "include_dashboard": False}
+    head = {**shape, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     machines = [cluster.head_node]
     machines += [cluster.add_node(**shape) for _ in range(int(sys.argv[1]) - 1)]
