@@ -1,12 +1,12 @@
 """TrainingJobs for tests."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from holdfast.operator.definition import TRAINING_JOBS
+from tests import quick_yaml
 
 Body = dict[str, Any]
 GOLDEN = Path(__file__).parents[1] / "drivers" / "kubernetes" / "golden"
@@ -28,12 +28,13 @@ def training_job(name: str = "run", namespace: str = "default", **keys: Any) -> 
     }
 
 
+@cache
 def golden_specs() -> dict[str, Body]:
     """Every golden job file, written out as the spec of a TrainingJob."""
     found = {}
     for path in sorted(GOLDEN.glob("*.job.yaml")):
         text = path.read_text()
-        said = yaml.safe_load(text)
+        said = quick_yaml.load(text)
         said.pop("name")
         engine, _, mode = text.split()[2].partition("@")[0].partition(".")  # `# renders: job.plain`
         said["kubernetes"] = {**said.get("kubernetes", {}), "engine": engine, "mode": mode}

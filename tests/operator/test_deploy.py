@@ -2,12 +2,13 @@
 
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests import quick_yaml
 from tests.drivers.kubernetes.schemas import problems
 from tests.tidy.source import ROOT
 
@@ -17,19 +18,20 @@ FOLDERS = [DEPLOY, DEPLOY / "namespaced", DEPLOY / "rbac" / "cordon", *(DEPLOY /
 Body = dict[str, Any]
 
 
+@cache
 def bodies() -> list[Body]:
     """The objects in our files."""
     paths = [path for name in OURS for path in sorted((DEPLOY / name).rglob("*.yaml"))]
     found: list[Body] = []
     for path in [DEPLOY / "namespace.yaml", *paths]:
         if path.name != "kustomization.yaml":
-            found += yaml.safe_load_all(path.read_text())
+            found += quick_yaml.load_all(path.read_text())
     return found
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_a_kustomization_names_what_is_there(folder: Path) -> None:
-    said = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    said = quick_yaml.load((folder / "kustomization.yaml").read_text())
     for name in said["resources"]:
         assert (folder / name).exists(), name
 
@@ -58,7 +60,7 @@ def test_our_pods_meet_the_restricted_standard(name: str) -> None:
 
 def test_the_page_can_only_read() -> None:
     paths = DEPLOY / "dashboard" / "rights.yaml"
-    roles = [b for b in yaml.safe_load_all(paths.read_text()) if "rules" in b]
+    roles = [b for b in quick_yaml.load_all(paths.read_text()) if "rules" in b]
     verbs = {verb for role in roles for rule in role["rules"] for verb in rule["verbs"]}
     assert verbs == {"get", "list", "create"}
     created = [r["resources"] for b in roles for r in b["rules"] if "create" in r["verbs"]]
@@ -86,6 +88,6 @@ def test_kustomize_builds_it(folder: str, kinds: dict[str, int]) -> None:
     built = subprocess.run(
         ["kubectl", "kustomize", ROOT / folder], capture_output=True, text=True, check=True
     ).stdout
-    made = [body["kind"] for body in yaml.safe_load_all(built)]
+    made = [body["kind"] for body in quick_yaml.load_all(built)]
     assert {kind: made.count(kind) for kind in made} == kinds
     assert "image: holdfast\n" not in built, "the image has a place to be named"

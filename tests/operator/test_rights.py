@@ -1,15 +1,16 @@
 """The operator's rights: enough for every job there is, and no more than jobs need."""
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 
 from holdfast.drivers.kubernetes.cluster import kind_of
 from holdfast.operator.rights import MOVING, SUPPORT, as_yaml, rules
 from holdfast.operator.wanted import Wanted, wanted
 from holdfast.spec.cluster import ENGINES
+from tests import quick_yaml
 from tests.operator.asking import Body, golden_specs, spec, training_job
 from tests.tidy.source import ROOT
 
@@ -35,12 +36,14 @@ SPECS: dict[str, Body] = {
 CORDON = ROOT / "deploy" / "rbac" / "cordon" / "cordon.yaml"
 
 
+@cache
 def all_rights() -> set[Right]:
     """With those that come with the component for machines."""
-    extra = next(yaml.safe_load_all(CORDON.read_text()))
+    extra = quick_yaml.load_all(CORDON.read_text())[0]
     return rights([*rules(), *extra["rules"]])
 
 
+@cache
 def asked(name: str) -> Wanted:
     body = training_job("run")
     body["spec"] = SPECS[name]

@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +120,7 @@ class Checker:
     custom kind, where `exclusiveMinimum` is true or false as in OpenAPI 3.0."""
 
     def __init__(self, schema: Body, version: str | None = None) -> None:
-        self.schema = schema
-        known = _core(version) if version else Registry[Any]()
-        kind = Draft202012Validator if version else Draft4Validator
-        self._telling = kind(schema, registry=known)
+        self.schema, self._version = schema, version
         self._fast: jsonschema_rs.Validator | None = None
         with contextlib.suppress(jsonschema_rs.ValidationError):  # some patterns are only Go's
             if version:
@@ -132,6 +129,13 @@ class Checker:
                 )
             else:
                 self._fast = jsonschema_rs.Draft4Validator(schema, offline=True)
+
+    @cached_property
+    def _telling(self) -> Draft202012Validator | Draft4Validator:
+        """Made where something is wrong."""
+        if self._version:
+            return Draft202012Validator(self.schema, registry=_core(self._version))
+        return Draft4Validator(self.schema, registry=Registry[Any]())
 
     def errors(self, body: object) -> list[ValidationError]:
         """What is wrong with this."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
-import yaml
 
 from holdfast.drivers.kubernetes.lint import lint
 from holdfast.drivers.kubernetes.manifests.render import as_text, render, requested
 from holdfast.drivers.kubernetes.manifests.request import NEWEST, Body
 from holdfast.spec.cluster import ENGINES, Engine, Mode
 from holdfast.spec.load import job_as_written
+from tests import quick_yaml
 from tests.drivers.kubernetes.schemas import problems
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -121,4 +121,4 @@ def test_every_engine_has_a_golden_file_in_each_mode() -> None:
 
 def test_a_golden_file_is_yaml_that_reads_back() -> None:
     for case in cases():
-        assert all(yaml.safe_load_all(case.file.read_text()))
+        assert all(quick_yaml.load_all(case.file.read_text()))

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from docs.manifests import BLOCK, GUIDES, job_of, page
 from holdfast.spec.load import job_from_dict
+from tests import quick_yaml
 from tests.drivers.kubernetes.schemas import problems
 from tests.tidy.source import ROOT
 
@@ -32,7 +32,7 @@ def test_there_is_no_yaml_that_nobody_checks(guide: str) -> None:
 @pytest.mark.parametrize("guide", TEXTS)
 def test_what_is_not_rendered_is_valid_all_the_same(guide: str) -> None:
     for text in MANIFEST.findall(TEXTS[guide]):
-        for body in yaml.safe_load_all(text):
+        for body in quick_yaml.load_all(text):
             assert problems(body) == []
 
 

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.drivers.kubernetes.lint import CHECKS, lint
 from holdfast.errors import SLUGS
+from tests import quick_yaml
 from tests.drivers.kubernetes import engine_forms as engines
 from tests.drivers.kubernetes import forms
 from tests.drivers.kubernetes.forms import Form, files, pod
@@ -32,7 +32,7 @@ FORMS: dict[str, Form] = {
 
 def found(text: str, version: tuple[int, int] | None = None) -> set[str]:
     """Slugs of what is found in a file."""
-    bodies = [body for body in yaml.safe_load_all(text) if body]
+    bodies = [body for body in quick_yaml.load_all(text) if body]
     return {finding.slug for finding in lint(bodies, version)}
 
 
@@ -126,7 +126,7 @@ def test_a_file_without_pods_says_nothing_about_selectors() -> None:
 
 def test_a_finding_says_where() -> None:
     text = files(pod(""), engines.jobset("failurePolicy: {}", child="parallelism: 2", name="set"))
-    (finding,) = [f for f in lint(list(yaml.safe_load_all(text))) if f.slug.endswith("off-limit")]
+    (finding,) = [f for f in lint(quick_yaml.load_all(text)) if f.slug.endswith("off-limit")]
     assert (finding.kind, finding.name, finding.level) == ("JobSet", "set", "warning")
     assert finding.path == "spec.replicatedJobs[0].template.spec.backoffLimit"
 
@@ -151,6 +151,6 @@ def _mangled(value: Any, draw: Any) -> Any:
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_that_anybody_writes_makes_it_raise(data: Any) -> None:
     form = data.draw(st.sampled_from(list(FORMS.values())))
-    bodies = [b for b in yaml.safe_load_all(form.text.replace("@@", form.wrong)) if b]
+    bodies = [b for b in quick_yaml.load_all(form.text.replace("@@", form.wrong)) if b]
     mangled = [_mangled(body, data.draw) for body in bodies]
     lint([body for body in mangled if isinstance(body, dict)])

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-import yaml
 
+from tests import quick_yaml
 from tests.drivers.kubernetes.schemas import CRDS, NO_CRDS, problems
 
 needs_crds = pytest.mark.skipif(CRDS is None, reason=NO_CRDS)
@@ -46,12 +46,12 @@ spec:
 
 def changed(text: str, old: str, new: str) -> Any:
     assert old in text
-    return yaml.safe_load(text.replace(old, new))
+    return quick_yaml.load(text.replace(old, new))
 
 
 @pytest.mark.parametrize("version", ["1.37", "1.33"])
 def test_a_good_job_is_good_in_every_version(version: str) -> None:
-    assert problems(yaml.safe_load(JOB), version) == []
+    assert problems(quick_yaml.load(JOB), version) == []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_field_is_judged_by_the_version() -> None:
 @needs_crds
 @pytest.mark.parametrize("text", [PYTORCHJOB, TRAINJOB, VOLCANO])
 def test_a_good_object_of_an_engine_is_good(text: str) -> None:
-    assert problems(yaml.safe_load(text)) == []
+    assert problems(quick_yaml.load(text)) == []
 
 
 @needs_crds

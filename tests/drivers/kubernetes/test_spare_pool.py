@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import yaml
-
 from holdfast.controller import Limits
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import (
@@ -16,6 +14,7 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.drivers.kubernetes.supply import Supply
+from tests import quick_yaml
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.playing import playing
@@ -29,7 +28,7 @@ JOBS = 5
 
 
 def bodies(name: str) -> list[Body]:
-    return list(yaml.safe_load_all((POOL / name).read_text()))
+    return quick_yaml.load_all((POOL / name).read_text())
 
 
 async def cluster_with_a_pool(it: FakeCluster) -> None:

@@ -12,6 +12,7 @@ from holdfast.drivers.kubernetes.sharded import shard_name
 from holdfast.monitoring.alerts import alert_rules
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine, Mode
+from tests import quick_yaml
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.schemas import problems
 
@@ -271,9 +272,7 @@ def test_the_file_of_the_configmap_gives_the_same_job_again() -> None:
 
 
 def _parsed(text: str) -> Any:
-    import yaml
-
-    return yaml.safe_load(text)
+    return quick_yaml.load(text)
 
 
 # ── policies ──────────────────────────────────────────────────────────────────────────────────

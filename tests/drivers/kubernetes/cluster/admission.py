@@ -1,7 +1,6 @@
 """What happens to an object on its way in: defaults, and checks that a schema cannot make."""
 
 import base64
-import copy
 import hashlib
 from collections.abc import Iterable
 
@@ -19,6 +18,7 @@ from tests.drivers.kubernetes.cluster.quantities import number
 from tests.drivers.kubernetes.cluster.refusal import (
     Body,
     RefusalError,
+    copied,
     forbidden,
     invalid,
     missing,
@@ -67,7 +67,7 @@ def admit(store: Store, kind: Kind, namespace: str, body: Body) -> Body:
         if "deletionTimestamp" in home["metadata"]:
             why = f"unable to create new content in namespace {namespace} because it is being"
             raise forbidden(kind.plural, body["metadata"].get("name", ""), f"{why} terminated")
-    made = copy.deepcopy(body)
+    made = copied(body)
     match (kind.api, kind.kind):
         case ("v1", "Pod"):
             pod(store, namespace, made)

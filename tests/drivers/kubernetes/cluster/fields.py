@@ -5,7 +5,6 @@ of an item with a key, `v:1` of a member of a set. What has no schema has atomic
 CustomResourceDefinition that does not say otherwise.
 """
 
-import copy
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -14,7 +13,7 @@ from typing import Any
 from kubernetes_validate.utils import schema_contents  # type: ignore[import-untyped]
 
 from tests.drivers.kubernetes import schemas
-from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
+from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError, copied
 
 Path = tuple[str, ...]
 UNOWNED = frozenset(
@@ -111,7 +110,7 @@ def merged(live: Any, applied: Any, schema: Body) -> Any:
             step = _step(item, schema)
             found[step] = merged(found.get(step), item, items)
         return list(found.values())
-    return copy.deepcopy(applied) if applied != {} or not isinstance(live, dict) else live
+    return copied(applied) if applied != {} or not isinstance(live, dict) else live
 
 
 def without(value: Any, path: Path, schema: Body) -> Any:
@@ -241,7 +240,7 @@ def merge_patched(value: Any, patch: Any) -> Any:
 
 def json_patched(value: Body, patch: list[Body]) -> Body:
     """RFC 6902, with the operations add, replace, remove and test."""
-    root = {"": copy.deepcopy(value)}
+    root = {"": copied(value)}
     for operation in patch:
         steps = [s.replace("~1", "/").replace("~0", "~") for s in operation["path"].split("/")]
         *way, last = steps

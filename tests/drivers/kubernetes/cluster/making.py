@@ -1,11 +1,10 @@
 """Pods that a controller makes of a template."""
 
-import copy
 import random
 
 from holdfast.drivers.kubernetes.cluster import PODS, Kind
 from tests.drivers.kubernetes.cluster import admission
-from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.cluster.refusal import Body, copied
 from tests.drivers.kubernetes.cluster.store import Store, owned_by
 
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -23,7 +22,7 @@ def make_pod(
 
     Raises `RefusalError`, as when a quota is used up.
     """
-    made = copy.deepcopy(template)
+    made = copied(template)
     found = {**made.get("metadata", {}), "name": name}
     for key, value in meta.items():
         found[key] = {**found.get(key, {}), **value}

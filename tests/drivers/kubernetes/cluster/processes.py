@@ -31,8 +31,11 @@ class Program(Warm):
 class Container:
     """One life of a container. Created by `start`."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", mark: str) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", mark: str, others: frozenset[str]
+    ) -> None:
         self._process, self._mark = process, mark
+        self._others = others  # that were there before it
         self._gone = asyncio.Event()
         self._empty = False  # nothing of it is left, so nothing can come of it any more
         self._watched = os.pidfd_open(process.pid)
@@ -66,7 +69,7 @@ class Container:
             return
         self._send(signal.SIGKILL)
         for _ in range(10):
-            found = list(_marked(self._mark))
+            found = list(self._marked())
             if not found:
                 self._empty = True
                 return
@@ -76,12 +79,21 @@ class Container:
 
     def signal(self, number: int) -> None:
         """A signal for every process of it."""
-        for pid in _marked(self._mark):
+        for pid in self._marked():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
     def _send(self, number: int) -> None:
         self._process.send_signal(number)
+
+    def _marked(self) -> Iterator[int]:
+        wanted = f"\0{MARK}={self._mark}\0".encode()
+        for name in _processes() - self._others:
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{name}/environ", "rb", buffering=0) as file:
+                    environment = b"\0" + file.readall()
+                if wanted in environment and _runs(Path(f"/proc/{name}")):
+                    yield int(name)
 
 
 def start(command: Sequence[str], env: Mapping[str, str], folder: Path, log: Path) -> Container:
@@ -89,22 +101,16 @@ def start(command: Sequence[str], env: Mapping[str, str], folder: Path, log: Pat
     mark = uuid.uuid4().hex
     how: dict[str, Any] = {"env": {**env, MARK: mark}, "cwd": folder, "stdin": subprocess.DEVNULL}
     how["start_new_session"] = True
+    others = _processes()
     with log.open("ab") as output:
         how |= {"stdout": output, "stderr": subprocess.STDOUT}
         if Path(command[0]).name == "holdfast":
-            return Container(Program(command[1:], **how), mark)
-        return Container(subprocess.Popen(command, preexec_fn=confine, **how), mark)
+            return Container(Program(command[1:], **how), mark, others)
+        return Container(subprocess.Popen(command, preexec_fn=confine, **how), mark, others)
 
 
-def _marked(mark: str) -> Iterator[int]:
-    wanted = f"\0{MARK}={mark}\0".encode()
-    for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                with open(f"{entry.path}/environ", "rb", buffering=0) as file:
-                    environment = b"\0" + file.readall()
-                if wanted in environment and _runs(Path(entry.path)):
-                    yield int(entry.name)
+def _processes() -> frozenset[str]:
+    return frozenset(name for name in os.listdir("/proc") if name.isdecimal())
 
 
 def _runs(folder: Path) -> bool:

@@ -1,8 +1,10 @@
 """What the API server says no with: a Status, as Kubernetes words it."""
 
-from typing import Any
+import marshal
+from typing import Any, TypeVar, cast
 
 Body = dict[str, Any]
+Plain = TypeVar("Plain")
 
 REASONS = {
     400: "BadRequest",
@@ -46,6 +48,11 @@ class RefusalError(Exception):
         said = {"message": self.message, "reason": self.reason, "code": self.code}
         kind = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         return {**kind, **said, **({"details": details} if details else {})}
+
+
+def copied(plain: Plain) -> Plain:
+    """As `copy.deepcopy`, of what JSON can say, in a quarter of its time."""
+    return cast("Plain", marshal.loads(marshal.dumps(cast("Any", plain))))
 
 
 def missing(plural: str, name: str) -> RefusalError:

@@ -6,7 +6,6 @@ rules and injected faults. What the kinds mean is left to the controllers.
 
 import asyncio
 import base64
-import copy
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
@@ -33,7 +32,7 @@ from tests.drivers.kubernetes.cluster.http import Answer, CutError, Request
 from tests.drivers.kubernetes.cluster.kinds import ONLY_CREATED, PARTS, PLAIN, Kinds
 from tests.drivers.kubernetes.cluster.output import Extent
 from tests.drivers.kubernetes.cluster.rbac import Access, Wish, bound_to
-from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
+from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError, copied
 from tests.drivers.kubernetes.cluster.selectors import Test, chosen
 from tests.drivers.kubernetes.cluster.service_proxy import Find, service_behind
 from tests.drivers.kubernetes.cluster.store import Event, Store, written
@@ -303,7 +302,7 @@ class ApiServer:
             return self._saved(request, route, old, new)
         old = self.store.get(route.kind, route.namespace, route.name)
         new = self._patched(old, body, media, route) if verb == "patch" else _put(body, old)
-        new = _only_part(route, old, copy.deepcopy(new))
+        new = _only_part(route, old, copied(new))
         if verb == "patch" or route.part == "":
             self._validate(request, new)
         fields.record_update(old, new, _writer(request), route.part, self._now())

@@ -6,7 +6,6 @@ for pods the time that the kubelet needs.
 """
 
 import asyncio
-import copy
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from holdfast.drivers.kubernetes.cluster import Kind
-from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError, missing
+from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError, copied, missing
 
 KEPT = 20_000  # changes
 FOREGROUND = "foregroundDeletion"
@@ -93,7 +92,7 @@ class Store:
 
     def create(self, kind: Kind, namespace: str, body: Body, *, dry: bool = False) -> Body:
         """Make an object with a new UID. Raises `RefusalError` if there is one of that name."""
-        made = copy.deepcopy(body)
+        made = copied(body)
         meta = made.setdefault("metadata", {})
         if not meta.get("name"):
             meta["name"] = f"{meta['generateName']}{uuid.uuid4().hex[:5]}"
@@ -132,7 +131,7 @@ class Store:
         found = self.find(kind, namespace, name)
         if found is None:
             return None
-        new = copy.deepcopy(found)
+        new = copied(found)
         edit(new)
         return found if new == found else self.replace(kind, new)
 
@@ -151,7 +150,7 @@ class Store:
         if dry:
             return old
         grace = _grace_s(old, grace_s) if kind.kind == "Pod" else 0
-        new = self._leaving(copy.deepcopy(old), grace, policy)
+        new = self._leaving(copied(old), grace, policy)
         if policy == "Orphan":
             self._orphan(actual)
         if _over(new):

@@ -1,6 +1,5 @@
 """JobSet 0.12 without its alpha features: child Jobs, success, failure, suspension."""
 
-import copy
 from dataclasses import dataclass, field
 
 from holdfast.drivers.kubernetes.cluster import JOBS, SERVICES
@@ -12,7 +11,7 @@ from tests.drivers.kubernetes.cluster.kinds import JOB_SETS
 from tests.drivers.kubernetes.cluster.loops import soonest
 from tests.drivers.kubernetes.cluster.making import children, delete, going, make
 from tests.drivers.kubernetes.cluster.pace import Pace
-from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.cluster.refusal import Body, copied
 from tests.drivers.kubernetes.cluster.store import Store
 
 GROUP = "jobset.sigs.k8s.io"
@@ -88,7 +87,7 @@ class JobSets:
             f"{GROUP}/job-index": str(index),
             ATTEMPT: attempt,
         }
-        template = copy.deepcopy(replicated["template"])
+        template = copied(replicated["template"])
         spec = template["spec"]
         spec.setdefault("completionMode", "Indexed")
         pods = spec["template"]

@@ -5,7 +5,6 @@ Pods have fixed names, so a lost one comes back only when the old one is gone. A
 `Never` it fails the job; `OnFailure` and `Always` are the kubelet's business.
 """
 
-import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from tests.drivers.kubernetes.cluster.making import (
     phase,
 )
 from tests.drivers.kubernetes.cluster.pace import Pace
-from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.cluster.refusal import Body, copied
 from tests.drivers.kubernetes.cluster.store import Store
 
 GROUP = "training.kubeflow.org"
@@ -124,7 +123,7 @@ class TrainingOperator:
 
     def _make(self, kind: Kind, words: Words, job: Body, role: str, index: int) -> None:
         replicas = job["spec"][words.replicas][role]
-        template = copy.deepcopy(replicas["template"])
+        template = copied(replicas["template"])
         policy = replicas.get("restartPolicy", "Never")
         template["spec"]["restartPolicy"] = "Never" if policy == "ExitCode" else policy
         name = f"{job['metadata']['name']}-{role.lower()}-{index}"

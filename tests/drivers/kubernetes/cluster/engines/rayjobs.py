@@ -6,7 +6,6 @@ whatever it has ended with; what becomes of the entrypoint becomes of the RayJob
 one that is lost gets it again. A RayCluster that was ready once stays so.
 """
 
-import copy
 from dataclasses import dataclass, field
 
 from holdfast.drivers.kubernetes.cluster import JOBS, PODS
@@ -26,7 +25,7 @@ from tests.drivers.kubernetes.cluster.making import (
     suffix,
 )
 from tests.drivers.kubernetes.cluster.pace import Pace
-from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.cluster.refusal import Body, copied
 from tests.drivers.kubernetes.cluster.store import Store
 
 START = "sleep 1000000"  # what `ray start --block` is here
@@ -84,7 +83,7 @@ class KubeRay:
         clusters = children(self.store, job, RAY_CLUSTERS)
         if not clusters:
             name, labels = job["status"]["rayClusterName"], job["metadata"].get("labels", {})
-            spec = copy.deepcopy(job["spec"]["rayClusterSpec"])
+            spec = copied(job["spec"]["rayClusterSpec"])
             make(
                 self.store, RAY_CLUSTERS, job, RAY_JOBS, name,
                 metadata={"labels": labels}, spec=spec,
@@ -103,7 +102,7 @@ class KubeRay:
     def _make_submitter(self, job: Body) -> None:
         """As Ray runs the entrypoint in the head, it has what the head's container has."""
         head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-        template = copy.deepcopy(job["spec"]["submitterPodTemplate"])
+        template = copied(job["spec"]["submitterPodTemplate"])
         [container] = template["spec"]["containers"]
         main = head["containers"][0]
         for key in ("env", "envFrom", "volumeMounts", "workingDir"):
@@ -183,7 +182,7 @@ class KubeRay:
 
     def _pod(self, cluster: Body, prefix: str, group: str, template: Body) -> None:
         name = cluster["metadata"]["name"]
-        made = copy.deepcopy(template)
+        made = copied(template)
         made["spec"].setdefault("restartPolicy", "Always")
         container = made["spec"]["containers"][0]
         if made["metadata"].get("annotations", {}).get(OVERWRITE) != "true":

@@ -1,6 +1,5 @@
 """Kubeflow Trainer 2.3: a TrainJob and its runtime become a JobSet, whose end is the job's."""
 
-import copy
 from dataclasses import dataclass
 
 from tests.drivers.kubernetes.cluster.conditions import is_true
@@ -8,7 +7,7 @@ from tests.drivers.kubernetes.cluster.engines.endings import say, unsay
 from tests.drivers.kubernetes.cluster.engines.runtimes import runtime
 from tests.drivers.kubernetes.cluster.kinds import JOB_SETS, TRAIN_JOBS
 from tests.drivers.kubernetes.cluster.making import going, make
-from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.cluster.refusal import Body, copied
 from tests.drivers.kubernetes.cluster.store import Store
 
 NODE = "node"
@@ -47,7 +46,7 @@ class Trainer:
                 say(self.store, TRAIN_JOBS, job, type_, reason)
 
     def _make(self, job: Body) -> Body:
-        spec = copy.deepcopy(runtime(self.store, job)["spec"])
+        spec = copied(runtime(self.store, job)["spec"])
         trainer, template = job["spec"].get("trainer", {}), spec["template"]
         nodes = trainer.get("numNodes") or spec.get("mlPolicy", {}).get("numNodes", 1)
         for replicated in template["spec"]["replicatedJobs"]:
