@@ -65,7 +65,7 @@ def what_to_change(look: JobLook) -> WhatToChange | str:
         changes.append(_change(setting, [interval(o) for o in own], [interval(g) for g in gains]))
     return WhatToChange(
         inputs=model.inputs,
-        worlds_count=sum(len(row) for rows in ettrs for row in rows),
+        worlds_count=sum(map(len, ettrs)) * len({_simulated(one) for one in settings}),
         measured_ettr=look.ledger.ettr,
         changes=tuple(changes),
         verdict=_verdict(changes, model.inputs),
@@ -148,14 +148,22 @@ def _lived_through(
         began = time.thread_time()
         for rows, own in zip(found, plans, strict=True):
             rows.append([])
+            worlds: dict[tuple[int, int], Result] = {}
             for plan, one in zip(own, settings, strict=True):
-                rows[-1].append(_ettr(capacity.run(plan, seed), plan, one))
+                if _simulated(one) not in worlds:
+                    worlds[_simulated(one)] = capacity.run(plan, seed)
+                rows[-1].append(_ettr(worlds[_simulated(one)], plan, one))
                 if seed < SEEDS_LEAST and time.thread_time() > first + ENOUGH_S:
                     return None
         now = time.thread_time()
         if seed + 1 >= SEEDS_LEAST and now + (now - began) > until:  # the next would take too long
             break
     return found
+
+
+def _simulated(setting: JobSetting) -> tuple[int, int]:
+    """What makes another world: elasticity is computed from the waits in it (`_ettr`)."""
+    return setting.every, setting.spares
 
 
 def _plan(model: JobModel, setting: JobSetting, rate: float) -> Plan:
