@@ -380,6 +380,7 @@ def _gone_back(state: State, verdict: Diagnosed, failure: Situation) -> Situatio
             skipping.plan(state, state.reached + 1)
         history = msgspec.structs.replace(history, again=False, poisoned=False)
     trouble = msgspec.structs.replace(trouble, bad_step=None)
+    history = msgspec.structs.replace(history, slowed=False)  # it would be weighed once more then
     return msgspec.structs.replace(failure, trouble=trouble, history=history)
 
 

@@ -6,7 +6,15 @@ import pytest
 from holdfast.actions import CheckNodes, Fence, ProfileSteps, StartAttempt
 from holdfast.controller import Limits, Phase
 from holdfast.controller.profiles import EVERY_S
-from holdfast.events import ControllerResumed, NodesChecked, Severity, StragglersFound
+from holdfast.events import (
+    Broken,
+    ControllerResumed,
+    NodesChecked,
+    NumbersBroke,
+    Quantity,
+    Severity,
+    StragglersFound,
+)
 from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.slow_ranks import SlowBy, Straggler
 from holdfast.spec import Job
@@ -68,6 +76,16 @@ def test_links_are_measured_once_that_attempt_has_ended_and_who_is_slow_is_told_
     world.train(step=1000)
     world.tell(world.exited("b", 1))
     assert only(world.recover(**CRASH), StartAttempt), "once for a slowdown"
+
+
+def test_not_before_an_attempt_that_goes_back() -> None:
+    """Seed 2000025: the verdict was weighed again, as numbers that were bad for the second time."""
+    world = running(checks="spares")
+    world.tell(slow(world))
+    broke = Broken(step=9, what=Quantity.LOSS, value="nan")
+    world.tell(NumbersBroke(attempt=1, rank=0, broke=broke))
+    start = only(world.recover(cause="nan", step=9), StartAttempt)
+    assert start.restore_below == 9
 
 
 @pytest.mark.parametrize("checks", ["", "spares"])

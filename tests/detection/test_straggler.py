@@ -18,7 +18,7 @@ from tests.more import MORE
 
 STEP_S = 0.05
 KEPT = 256
-SEEDS = range(200 if MORE else 6)
+SEEDS = range(200 if MORE else 3)
 
 
 class Layout(NamedTuple):

@@ -36,7 +36,7 @@ class Watched(Scene):
         self.settle()
         assert self.state.phase is Phase.RUNNING
         self.late_s = 0.02
-        self.travel_s = self.turn_s = 0.001
+        self.travel_s, self.turn_s = 0.001, 0.01
         self.begun, self.done = self.now, 0
         self.skips_after = 0  # this step, on rank 1; 0: never
         self.ahead_us = dict(AHEAD_US)

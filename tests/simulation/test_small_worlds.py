@@ -2,7 +2,7 @@
 
 A swarm draws worlds; here nothing is drawn. Each case takes up to six things that happen, goes
 through the interleavings that keep the order within a lane, and lets each of them end in calm: one
-in three, or all of them with HOLDFAST_TEST_MORE=1.
+in five, or all of them with HOLDFAST_TEST_MORE=1.
 The invariants are checked after each fact, the referees hear each order, and wherever the order of
 things must not matter the end is the same.
 """
@@ -156,7 +156,7 @@ def test_every_order_ends_well(case: str) -> None:
     before, lanes, ends = CASES[case]
     assert sum(map(len, lanes)) <= 6
     found: dict[End, tuple[str, ...]] = {}
-    for order in itertools.islice(interleavings(lanes), None, None, 1 if MORE else 3):
+    for order in itertools.islice(interleavings(lanes), None, None, 1 if MORE else 5):
         try:
             found.setdefault(lived(before, order), order)
         except Exception as error:
