@@ -92,10 +92,12 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.fixture
 def nothing_left(home: Path) -> Iterator[None]:
     """Fail unless every process and every shared memory file of this test is gone at its end."""
-    before = _shared_memory()
+    before, others = _shared_memory(), _processes()
     yield
-    until(lambda: not _processes_of(home), LEFTOVERS_S)
-    left = _processes_of(home)
+    left = _processes_of(home, others)
+    if left:
+        until(lambda: not _processes_of(home, others), LEFTOVERS_S)
+        left = _processes_of(home, others)
     story = "\n".join(f"  {pid}: {_command(pid)}" for pid in left)
     for pid in left:
         _kill(pid)
@@ -105,12 +107,14 @@ def nothing_left(home: Path) -> Iterator[None]:
     assert not files, f"shared memory left behind: {files}"
 
 
-def _processes_of(home: Path) -> list[int]:
-    """Processes that belong to a job below `home`, this one and its parent excepted."""
+def _processes() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def _processes_of(home: Path, others: set[int]) -> list[int]:
+    """Processes that belong to a job below `home`; `others` were there before it."""
     needle = os.fsencode(home)
-    spared = {os.getpid(), os.getppid()}
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return [pid for pid in pids if pid not in spared and _mentions(pid, needle)]
+    return [pid for pid in sorted(_processes() - others) if _mentions(pid, needle)]
 
 
 def _mentions(pid: int, needle: bytes) -> bool:
