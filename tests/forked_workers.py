@@ -3,34 +3,49 @@
 Each would import them for seconds, and so would the warm server that each has for its commands
 (`warm`): now both come from one warm server of the process that hands out the tests. Meanwhile that
 process has the assertions of all tests rewritten, which takes as long again in a new checkout and
-which all would do at the same moment, in the same order.
+which all would do at the same moment, in the same order. The server then imports the tests, too,
+which is half of what it takes to collect them; its commands know nothing of that (`warm_server`).
 """
 
 import contextlib
+import importlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.assertion import rewrite
+from _pytest.config import _prepareconfig
+from _pytest.pathlib import module_name_from_path
+from _pytest.python import importtestmodule
 
 from tests import warm
 from tests.warm_tree import Forked
 
 AS_EXECNET_DOES = ["-u", "-c"]
+TRAINERS = (  # they start threads, or look at what else is imported: tests that need them do it
+    "accelerate", "jax", "lightning", "orbax", "ray", "tensorflow", "transformers",
+)  # fmt: skip
+FIRST_USED = {  # by which tests
+    "tests.checkpoint.conftest": ("moto.server", "s3fs"),
+    "tests.drivers.kubernetes.schemas": ("kubeflow_trainer_api.models",),
+}
 
 
 class Worker(warm.Script):
     """`python -u -c SCRIPT`, which gets a warm server of its own; what else is started is executed
     as ever."""
 
+    imports: tuple[Sequence[str], Sequence[str]] = (), ()  # how pytest was called, and the tests
+
     def order(self, words: Any) -> dict[str, Any]:
         """The script."""
-        return {**super().order(words[3:]), "tests": True}
+        return {**super().order(words[3:]), "tests": True, "imports": self.imports}
 
     def _execute_child(self, words: Any, *how: Any) -> None:
         if list(words[:3]) == [sys.executable, *AS_EXECNET_DOES]:
@@ -45,7 +60,66 @@ def prepare(config: pytest.Config) -> None:
     warm.begin()
     if not sys.dont_write_bytecode:
         _rewrite(config)
+    words = ["-c", str(config.inipath)] if config.inipath else []
+    Worker.imports = [*words, f"--rootdir={config.rootpath}"], [*map(str, _files(config))]
     subprocess.Popen = Worker  # type: ignore[misc]
+
+
+class _LeftError(BaseException):
+    """Nobody who can do without a module takes this for its absence."""
+
+
+class _Left:
+    """Imports none of TRAINERS."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Leave it to others."""
+        if name in TRAINERS:
+            raise _LeftError(name)
+
+
+def import_tests(words: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Import these as pytest would that is called so, but for those of which that cannot be done
+    here: they are imported, and fail, where they are collected. The names of all modules of this
+    folder that are new."""
+    before, path = set(sys.modules), [*sys.path]
+    sys.meta_path.insert(0, _Left())
+    config = _prepareconfig([*words, "--capture=no", *files])
+    with warnings.catch_warnings(action="ignore"):
+        for file in map(Path, files):
+            try:
+                importtestmodule(file, config)
+            except (Exception, _LeftError, pytest.skip.Exception):
+                sys.modules.pop(module_name_from_path(file, config.rootpath), None)
+    own = [name for name in {*sys.modules} - before if _is_below(config.rootpath, name)]
+    config._ensure_unconfigure()
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Left)]
+    sys.path[:] = path
+    return own
+
+
+def use_first() -> None:
+    """What takes seconds when it is used for the first time: Hypothesis reads all modules for their
+    constants, and asks for each character what it is."""
+    from hypothesis import given, settings, strategies  # pytest has begun to rewrite it
+
+    @settings(database=None, max_examples=200)
+    @given(strategies.text())
+    def draw(_: str) -> None:
+        """All it can."""
+
+    with warnings.catch_warnings(action="ignore"):  # that it is early
+        draw()
+    for test, names in FIRST_USED.items():
+        for name in names if test in sys.modules else ():
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+def _is_below(folder: Path, name: str) -> bool:
+    file = getattr(sys.modules[name], "__file__", None)
+    return file is not None and Path(file).is_relative_to(folder) and "site-packages" not in file
 
 
 def _rewrite(config: pytest.Config) -> None:

@@ -1,5 +1,7 @@
 """What the processes of `pytest -n` are spared."""
 
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -7,7 +9,7 @@ from typing import cast
 import pytest
 import typer
 
-from tests.forked_workers import _files
+from tests.forked_workers import _files, import_tests
 
 
 def test_what_is_no_path_is_left_to_pytest(tmp_path: Path) -> None:
@@ -18,6 +20,24 @@ def test_what_is_no_path_is_left_to_pytest(tmp_path: Path) -> None:
     config = SimpleNamespace(args=words, invocation_params=SimpleNamespace(dir=tmp_path))
     found = _files(cast("pytest.Config", config))
     assert [path.name for path in found] == ["test_a.py", "test_b.py"]
+
+
+def test_tests_are_imported_ahead_but_for_those_of_which_that_cannot_be_done(
+    tmp_path: Path,
+) -> None:
+    skip = "import pytest; pytest.skip('not here', allow_module_level=True)"
+    for name, text in {"b": "import ray", "c": skip, "d": "1 / 0", "a": "assert True"}.items():
+        (tmp_path / f"test_of_{name}.py").write_text(text)
+    files = [str(path) for path in tmp_path.iterdir()]
+    pid = os.fork()
+    if pid == 0:
+        try:
+            words, path = ["-c", os.devnull, f"--rootdir={tmp_path}"], [*sys.path]
+            found = import_tests(words, files) if "ray" not in sys.modules else ["test_of_a"]
+            os._exit(found != ["test_of_a"] or sys.path != path)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_the_command_line_is_as_it_is_without_a_warm_server() -> None:

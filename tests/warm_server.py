@@ -41,6 +41,8 @@ PACKAGES = (
     "agent", "cli", "spec", "drivers", "shell", "goodput", "diagnosis", "journal", "simulation",
 )  # fmt: skip
 LEFT_OUT = ("__main__", "plots", "forkserver")
+_tests: list[str] = []  # modules
+_set_aside: list[Any] = []  # commands do not find them; to take them apart would copy them
 AT_THE_FIRST_REQUEST = ("httpcore2", "anyio._backends._asyncio", "typer._adapters")
 
 
@@ -66,6 +68,8 @@ def serve(sock: socket.socket) -> None:
         order = json.loads(data)
         if order["tree"] and "torch" not in sys.modules:
             _import_for_workers()
+        if order["tests"] and not _tests:
+            _import_tests(*order["imports"])
         ready, is_ready = os.pipe()
         pid = _fork()
         if pid == 0:
@@ -99,6 +103,16 @@ def _import_for_workers() -> None:
     for name in importlib.import_module("holdfast.agent.environment").TORCH_PRELOAD:
         importlib.import_module(name)
     preloading.keep_operators()
+    huge_pages.share()
+    gc.enable()
+
+
+def _import_tests(words: list[str], files: list[str]) -> None:
+    """What takes seconds in each process that runs tests, and is no business of commands."""
+    gc.disable()
+    forked_workers = importlib.import_module("tests.forked_workers")
+    _tests.extend(forked_workers.import_tests(words, files))
+    forked_workers.use_first()
     huge_pages.share()
     gc.enable()
 
@@ -194,6 +208,7 @@ def _branch() -> socket.socket:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _show(["(warm)"], {})  # it is no part of the job
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _set_aside.extend(sys.modules.pop(name, None) for name in _tests)
     if os.getppid() == parent:
         serve(its)
     os._exit(0)
