@@ -216,7 +216,7 @@ def _run(
         decides[1].close()
 
 
-def _withdraw_address(folder: Path) -> None:
+def withdraw_address(folder: Path) -> None:
     """Where that fails, the lock still says that there is no controller: how the job has ended is
     what is to be told."""
     try:
@@ -307,7 +307,7 @@ class LocalDriver:
             await self._telemetry.close()
             self._scraped.close()
             await host.server.close()
-            _withdraw_address(self._folder)
+            withdraw_address(self._folder)
 
     def _publish(self, port: int) -> None:
         address = records.Address(

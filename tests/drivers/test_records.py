@@ -4,15 +4,13 @@ import errno
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from holdfast.drivers import engines, records
-from holdfast.drivers.local import LocalDriver
+from holdfast.drivers.local import withdraw_address
 from holdfast.errors import Error
 from holdfast.shell.clock import Clock
 from holdfast.spec import Job, job_from_dict
@@ -201,6 +199,5 @@ def test_an_address_that_cannot_be_removed_does_not_hide_how_the_job_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "controller.json").mkdir()  # as in a folder that has become read-only
-    driver: Any = SimpleNamespace(_folder=tmp_path)
-    LocalDriver._withdraw(driver)
+    withdraw_address(tmp_path)
     assert "the address of the controller cannot be removed" in capsys.readouterr().err
