@@ -12,6 +12,7 @@ import torch
 from holdfast.checks import devices
 from holdfast.checks.plan import RANKS, CheckGroup, CheckOrder
 from holdfast.checks.runner import run
+from tests.patience import PATIENCE_S
 from tests.warm import Module
 
 
@@ -71,6 +72,7 @@ def test_two_processes_agree_and_say_how_fast_they_talk(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(subprocess, "Popen", forked)
     names = ("model step of 2 ranks", "all-reduce", "neighbour")
-    found = run(CheckGroup(names=names, module=RANKS, order=CheckOrder(bytes=1 << 16)))
+    order = CheckOrder(bytes=1 << 16, deadline_s=PATIENCE_S)
+    found = run(CheckGroup(names=names, module=RANKS, order=order))
     assert [one.state for one in found] == ["ok"] * 3, found
     assert "GB/s" in found[1].found and "gloo" in found[2].found
