@@ -14,7 +14,6 @@ from holdfast.events import Milestone, Progress
 from holdfast.messages import SAVES, Report, WorkerReport
 
 REPORT_S = 0.2
-ARENA = Arena.create()
 
 
 class Scene:
@@ -22,6 +21,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.now, self.step, self.milestones = 100.0, 0, dict[Milestone, float]()
+        self.arena = Arena.create()
         self.optimizer_steps = 0
         self.reports: list[Report] = []
         self.link: Any = SimpleNamespace(report_s=REPORT_S, welcomes=1, report=self.reports.append)
@@ -37,7 +37,7 @@ class Scene:
             workers={0: self.worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None
         )
         self.watch = ProgressWatch(
-            "n", cast(MetricsFile, None), cast(ControllerConnection, self.link), [ARENA]
+            "n", cast(MetricsFile, None), cast(ControllerConnection, self.link), [self.arena]
         )
 
     def _page(self, rank: int, pid: int, now: float) -> WorkerReport:
@@ -69,7 +69,7 @@ def test_a_report_tells_how_much_memory_snapshots_take() -> None:
     scene = Scene()
     scene.look(REPORT_S)
     assert scene.reports[-1].workers[0].snapshot_bytes == 0
-    cell = Arena(ARENA).cells(StatePart.PRIVATE)[0]
+    cell = Arena(scene.arena).cells(StatePart.PRIVATE)[0]
     cell.reserve(1 << 20)
     scene.step = 1
     scene.look(2 * REPORT_S)

@@ -83,7 +83,7 @@ def test_a_script_without_the_library_that_hangs_is_restarted_too(home: Path) ->
     assert (incident.cause, incident.rank) == ("hang", 1), incident.summary
     assert "read_batch" in incident.summary and incident.step is None
     journal = (job.folder / "journal.jsonl").read_text()
-    assert '"counted":40' in journal, "by which it would be known if it came again"
+    assert '"counted":25' in journal, "by which it would be known if it came again"
 
 
 PRINTS = """
