@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.boots import boot_id
 from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.decoding import known
 from holdfast.errors import Error
@@ -30,7 +31,6 @@ SILENT_S = 30.0  # without one, and a job is taken to be dead
 PATIENCE_S = 60.0  # for a job that is ending: its pods may live this long
 LOOK_S = 1.0
 _SUFFIX = ".json"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PIDS = Path("/proc/self/ns/pid")
 
 
@@ -57,7 +57,7 @@ def processes_here() -> str:
     """What all have in common that see the same processes under the same numbers; empty if that
     cannot be told."""
     try:
-        return f"{_BOOT.read_text().strip()} {os.readlink(_PIDS)}"
+        return f"{boot_id()} {os.readlink(_PIDS)}"
     except OSError:
         return ""
 

@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast import __version__, journal
 from holdfast.actions import Fence, Outcome
+from holdfast.boots import boot_id
 from holdfast.controller import Limits, State
 from holdfast.diagnosis import lemons
 from holdfast.drivers import report
@@ -43,7 +44,6 @@ NOTIFIED = "notified.json"  # what receivers of notices know of the incidents in
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
 LOCK_ASKERS_S = 10.0  # for those who only look; on a busy machine one may be held up while it does
 LOCK_PAUSE_S = 0.01
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def jobs_home() -> Path:
@@ -446,7 +446,7 @@ def present(folder: Path, now: float) -> float:
 def this_boot() -> str:
     """Which start of which machine this is; empty: not known."""
     try:
-        return BOOT.read_text().strip()
+        return boot_id()
     except OSError:
         return ""
 

@@ -8,11 +8,11 @@ the end: it would be in the way of training.
 """
 
 import contextlib
-from pathlib import Path
 
 import msgspec
 
 from holdfast.agent.storage.peer_connection import LINKS, PeerConnection, StrangerError, dial
+from holdfast.boots import boot_id
 from holdfast.links import LinkFigures, Rate
 
 EACH_WAY_S = 0.5
@@ -20,7 +20,6 @@ SKIP_S = 0.1  # of it: a connection gets up to speed, and buckets of a shaper ar
 FIRST_S = 2.0  # until the first byte
 WORD_S = 3.0  # until an answer
 MOST_BYTES = 1 << 30  # each way
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all that share a machine
 
 
 class LinkWord(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +38,7 @@ def answer(connection: PeerConnection) -> None:
     """The side that was called. Raises `OSError`."""
     connection.patience(WORD_S)
     connection.hear(LinkWord)
-    connection.say(LinkWord(machine=_machine()))
+    connection.say(LinkWord(machine=boot_id()))
     there = connection.rate(FIRST_S, EACH_WAY_S, SKIP_S, MOST_BYTES)
     connection.patience(WORD_S)
     connection.say(LinkRate(bytes_per_s=there))
@@ -65,17 +64,13 @@ def measure(address: str, key: bytes) -> LinkFigures:
 
 def _figures(connection: PeerConnection) -> LinkFigures:
     connection.patience(WORD_S)
-    connection.say(LinkWord(machine=_machine()))
-    same = connection.hear(LinkWord).machine == _machine()
+    connection.say(LinkWord(machine=boot_id()))
+    same = connection.hear(LinkWord).machine == boot_id()
     connection.pour(FIRST_S + EACH_WAY_S, MOST_BYTES, answered=True)
     connection.patience(WORD_S)
     there = connection.hear(LinkRate).bytes_per_s
     back = connection.rate(FIRST_S, EACH_WAY_S, SKIP_S, MOST_BYTES)
     return LinkFigures(there_bytes_per_s=there, back_bytes_per_s=back, same_machine=same)
-
-
-def _machine() -> str:
-    return _BOOT.read_text().strip()
 
 
 def _words(error: Exception) -> str:
