@@ -125,7 +125,7 @@ class PeerConnection:
     def until_closed(self, within_s: float) -> None:
         """Wait for the other side to hang up."""
         waiting = select.poll()
-        waiting.register(self._sock, select.POLLIN)
+        waiting.register(self._sock, select.POLLRDHUP)  # not what it has sent and nobody reads
         waiting.poll(1e3 * within_s)
 
     def drop(self) -> None:
