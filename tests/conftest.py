@@ -11,16 +11,17 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import forked_workers
+from tests import forked_workers, limit
 from tests.cpu import CpuPerTest
 from tests.more import examples
-from tests.patience import PATIENCE_S, until
+from tests.patience import ENOUGH_S, until
 
-LEFTOVERS_S = PATIENCE_S / 5  # what is left for good costs a test this long
+LEFTOVERS_S = ENOUGH_S / 5  # what is left for good costs a test this long
 
 settings.register_profile(
     "holdfast",
@@ -40,11 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell that runs us in the background has SIGINT ignored; the jobs we start must not."""
     if "HOLDFAST_TEST_CPU" in os.environ:
         config.pluginmanager.register(CpuPerTest())
-    if config.getoption("timeout") is None:  # of one test, above what it waits for
-        config.option.timeout = 3 * max(PATIENCE_S, 300.0)
+    if config.getoption("timeout") is None:
+        config.option.timeout = limit.LIMIT_S
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # collecting tests makes a million objects, and no garbage
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    """Of one test."""
+    return limit.set_timer(item, settings)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -93,6 +100,10 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def nothing_left(home: Path) -> Iterator[None]:
     """Fail unless every process and every shared memory file of this test is gone at its end."""
     before, others = _shared_memory(), _processes()
+
+    def files() -> set[str]:
+        return {name for name in _shared_memory() - before if not _is_of_others(name, home)}
+
     yield
     left = _processes_of(home, others)
     if left:
@@ -101,10 +112,9 @@ def nothing_left(home: Path) -> Iterator[None]:
     story = "\n".join(f"  {pid}: {_command(pid)}" for pid in left)
     for pid in left:
         _kill(pid)
-    until(lambda: not _shared_memory() - before, LEFTOVERS_S)
-    files = sorted(_shared_memory() - before)
+    until(lambda: not files(), LEFTOVERS_S)
     assert not left, f"processes left behind:\n{story}"
-    assert not files, f"shared memory left behind: {files}"
+    assert not files(), f"shared memory left behind: {sorted(files())}"
 
 
 def _processes() -> set[int]:
@@ -115,6 +125,13 @@ def _processes_of(home: Path, others: set[int]) -> list[int]:
     """Processes that belong to a job below `home`; `others` were there before it."""
     needle = os.fsencode(home)
     return [pid for pid in sorted(_processes() - others) if _mentions(pid, needle)]
+
+
+def _is_of_others(name: str, home: Path) -> bool:
+    """Whether it is of a node, as its name says, that runs for another test."""
+    carries = f"HOLDFAST_NODE={name.removeprefix('holdfast-')}\0".encode()
+    there, needle = _processes(), os.fsencode(home)
+    return any(carries in (told := _read(pid, "environ")) and needle not in told for pid in there)
 
 
 def _mentions(pid: int, needle: bytes) -> bool:

@@ -12,7 +12,7 @@ never steps back.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -210,8 +210,14 @@ class HangWatch:
             self._untrained -= 1
             self._first_s = max(self._first_s, pause_s)
             if not self._untrained:
-                took_s = BEGINS * (at - self._began)
+                took_s = BEGINS * max(at - self._began, _begin_took_s(worker.milestones))
                 self._begin_s = min(max(took_s, BEGIN_MIN_S), BEGIN_S)
+
+
+def _begin_took_s(ages: Mapping[Milestone, float]) -> float:
+    """From the start of a worker to its first step, which may have been before we watched it: a
+    controller that takes over begins in the middle of an attempt."""
+    return max(ages.values()) - max(age for one, age in ages.items() if one in TRAINS)
 
 
 def _newest_step(worker: WorkerReport, now: float) -> tuple[int, float]:

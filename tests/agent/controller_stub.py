@@ -53,7 +53,7 @@ from holdfast.messages import (
     WorkersStopped,
 )
 from holdfast.spec import Job
-from tests.patience import PATIENCE_S
+from tests.patience import ENOUGH_S, PATIENCE_S, Patience
 from tests.warm import Module
 
 PULSE_S = 0.05
@@ -70,11 +70,11 @@ Heard = Hello | Fact | Report | Told | AskStatus | CompiledHere
 _decoder = msgspec.msgpack.Decoder(Heard)
 
 
-def until(look: Callable[[], Found], what: str, deadline_s: float = PATIENCE_S) -> Found:
+def until(look: Callable[[], Found], what: str, deadline_s: float = ENOUGH_S) -> Found:
     """The first true answer of `look`; fails when there is none in time."""
-    end = time.monotonic() + deadline_s
+    patience = Patience(deadline_s)
     while not (found := look()):
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        assert not patience.is_over, f"not within {deadline_s} s: {what}"
         time.sleep(0.01)
     return found
 

@@ -258,7 +258,7 @@ def test_a_dismissed_node_leaves_nothing(node: Node) -> None:
     controller.send(Leave(reason="test"))
     assert agent.ended() == 0
     assert agent.family() == []
-    assert controller.of_kind(NodeLeft)
+    controller.wait_for(NodeLeft)
 
 
 def test_sigterm_to_the_agent_gives_workers_their_grace_time(node: Node) -> None:
@@ -275,7 +275,7 @@ def test_sigterm_to_the_agent_gives_workers_their_grace_time(node: Node) -> None
     os.kill(agent.process.pid, signal.SIGTERM)
     assert agent.ended() == 0
     assert agent.log() == "up\nsaved\n"
-    assert controller.of_kind(NodeLeft) and not agent.family()
+    assert controller.wait_for(NodeLeft) and not agent.family()
 
 
 def test_a_node_that_was_given_up_kills_its_workers(node: Node) -> None:

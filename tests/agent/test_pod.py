@@ -71,7 +71,7 @@ def test_a_node_exits_as_the_controller_says_and_else_wants_to_be_replaced(
     (worker,) = controller.started()
     controller.send(Leave(reason="test", exit_code=told))
     assert pod.ended() == status
-    assert controller.of_kind(NodeLeft) and not is_alive(worker)
+    assert controller.wait_for(NodeLeft) and not is_alive(worker)
 
 
 def test_sigterm_is_an_orderly_leave(make: Make) -> None:
@@ -89,6 +89,7 @@ def test_sigterm_is_an_orderly_leave(make: Make) -> None:
     until(lambda: pod.log() == "up\n", "the worker runs")
     pod.signal(signal.SIGTERM)
     assert pod.ended() == 143
+    controller.wait_for(NodeLeft)
     assert controller.of_kind(NodeLeft) == [NodeLeft(node=UID)]
     assert pod.read()[0] == "[rank 0] up\n[rank 0] saved\n"
 
@@ -124,6 +125,7 @@ def test_a_node_that_cannot_start_workers_is_replaced(
     pod.start(PYTHONPATH=os.pathsep.join([str(home), os.environ.get("PYTHONPATH", "")]))
     assert pod.ended() == 143
     why = f"the forkserver died 4 times while it started: {told}"
+    controller.wait_for(NodeLeft)
     assert controller.of_kind(NodeLeft) == [NodeLeft(node=UID, failed=why)]
     assert why in pod.read()[1]
 
@@ -181,7 +183,7 @@ def test_as_first_process_it_hears_signals_and_reaps_what_nobody_else_does(make:
     until(lambda: len(pod.children()) == 1, "only the forkserver is left below the agent")
     pod.signal(signal.SIGTERM)
     assert pod.ended() == 143
-    assert controller.of_kind(NodeLeft)
+    controller.wait_for(NodeLeft)
 
 
 # ── bad input ──

@@ -9,7 +9,7 @@ import pytest
 from holdfast.agent.progress_file import ProgressFile, read
 from holdfast.page import Page
 from holdfast.spec.progress import ProgressPatterns
-from tests.patience import PATIENCE_S, until
+from tests.patience import until
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_what_is_written_is_shown_and_what_was_there_before_is_not(
     file = ProgressFile(path, page)
     for step in (1, 2):
         path.write_text('{"step": 0}\n' * 1000 + f'{{"step": {step}, "loss": {step}}}\n')
-        until(lambda step=step: page.printed_step == step, PATIENCE_S)  # type: ignore[misc]
+        until(lambda step=step: page.printed_step == step)  # type: ignore[misc]
         report = page.report(0, 1, 0.0)
         assert (report.printed_step, report.printed_loss) == (step, float(step))
     new = tmp_path / "new"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from docs.job_files import FILES
-from tests.patience import PATIENCE_S, until
+from tests.patience import MAY_BE_SILENT, PATIENCE_S, until
 from tests.receiving import Receiving
 from tests.warm import Warm, holdfast, start
 
@@ -52,7 +52,9 @@ def tool(tmp_path: Path) -> Callable[[str], list[str]]:
         (tmp_path / "tool.sh").write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / "tool.sh").chmod(0o755)
         file = tmp_path / "tool.yaml"
-        file.write_text("name: tool\ncommand: [./tool.sh]\n")
+        file.write_text(
+            f"name: tool\ncommand: [./tool.sh]\nrecovery: {json.dumps(MAY_BE_SILENT)}\n"
+        )
         return [str(file)]
 
     return make

@@ -35,7 +35,7 @@ from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.more import long
 from tests.otlp import OtlpReceiver
-from tests.patience import PATIENCE_S, until
+from tests.patience import MAY_BE_SILENT, PATIENCE_S, until
 from tests.warm import PIPE, Warm
 
 SMALL = Path(__file__).parents[1] / "end_to_end/local/scripts/small.py"
@@ -48,6 +48,7 @@ class Site:
     def __init__(self, it: FakeCluster, folder: Path, home: Path) -> None:
         self.it, self.folder = it, folder
         self.file = folder / "job.yaml"
+        self.recovery = MAY_BE_SILENT
         config = str(it.do(lambda it: it.kubeconfig()))
         self.env = {**os.environ, "KUBECONFIG": config, "HOLDFAST_HOME": str(home)}
 
@@ -56,7 +57,8 @@ class Site:
         (self.folder / "tool.sh").write_text(f"#!/bin/sh\n{body}\n")
         (self.folder / "tool.sh").chmod(0o755)
         said = {"name": "gpt", "image": "img:1", "command": [str(self.folder / "tool.sh")],
-                "nodes": 2, "workers_per_node": 1, **keys}  # fmt: skip
+                "nodes": 2, "workers_per_node": 1, **keys,
+                "recovery": {**self.recovery, **keys.get("recovery", {})}}  # fmt: skip
         self.file.write_text(json.dumps(said))
 
     def start(self, *words: str, folder: Path | None = None, **variables: str) -> Warm:
@@ -103,6 +105,7 @@ def barren(tmp_path: Path, home: Path) -> Iterator[Site]:
     """A cluster in which no image can be pulled: nothing runs, and everything else is quick."""
     with in_thread(machines=1, images={}) as it:
         made = Site(it, tmp_path, home)
+        made.recovery = {}  # plain mode has no agents
         made.script("exit 0")
         yield made
 

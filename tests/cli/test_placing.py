@@ -18,7 +18,7 @@ from tests.drivers.kubernetes.cluster import rbac
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.mounts import kubeconfig
 from tests.more import long
-from tests.patience import PATIENCE_S, until
+from tests.patience import MAY_BE_SILENT, PATIENCE_S, until
 from tests.warm import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -87,7 +87,9 @@ def barren(tmp_path: Path, home: Path) -> Iterator[Sites]:
 @pytest.fixture
 def real(tmp_path: Path, home: Path) -> Iterator[Sites]:
     """The east has no machine; in the west pods run."""
-    yield from sites(tmp_path, home, machines=3)
+    for made in sites(tmp_path, home, machines=3):
+        made.job(recovery=MAY_BE_SILENT)
+        yield made
 
 
 def refuse(it: FakeCluster) -> None:

@@ -13,7 +13,7 @@ import recorded_job
 from holdfast.drivers import records
 from holdfast.spec import job_from_dict
 from tests.cli.test_jobs import documented, printed
-from tests.patience import until
+from tests.patience import MAY_BE_SILENT, until
 from tests.warm import Warm, holdfast, program
 
 NEW = {"name": "new", "script": "train.py", "cost": {"gpu_hour": 1}}
@@ -142,7 +142,8 @@ def test_a_running_job_without_steps_has_a_report_too(home: Path, tmp_path: Path
     tool = tmp_path / "tool.sh"
     tool.write_text("#!/bin/sh\necho up\nexec sleep 600\n")
     tool.chmod(0o755)
-    (tmp_path / "tool.yaml").write_text("name: tool\ncommand: [./tool.sh]\n")
+    said = {"name": "tool", "command": ["./tool.sh"], "recovery": MAY_BE_SILENT}
+    (tmp_path / "tool.yaml").write_text(json.dumps(said))
     run = Warm(["run", str(tmp_path / "tool.yaml")])
     try:
         assert until(printed(home, "tool", "up"))

@@ -15,7 +15,7 @@ from holdfast.cli import sweep_run
 from holdfast.cli.program import Flags, job_from_file
 from holdfast.drivers import records, sweeps
 from holdfast.spec import Job
-from tests.patience import until
+from tests.patience import MAY_BE_SILENT, until
 from tests.warm import holdfast, start
 
 TRIAL = """
@@ -39,7 +39,7 @@ def described(home: Path, **sweep: Any) -> Path:
         "name": "find",
         "command": ["python3", "trial.py"],
         "env": {"HERE": str(here)},
-        "recovery": {"max_restarts": 0},
+        "recovery": {**MAY_BE_SILENT, "max_restarts": 0},
         "sweep": {"over": {"x": [3, 2, 1]}, "metric_pattern": r"score (\d+)", **sweep},
     }
     file = here / "find.yaml"

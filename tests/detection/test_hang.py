@@ -49,6 +49,7 @@ class Job:
         self.phase = dict.fromkeys(range(self.ranks), "step")
         self.reached = dict.fromkeys(range(self.ranks), JOINED)
         self.step_s, self.finished, self.section = 0.05, False, ""
+        self.start_s = 0.0  # from the start of the workers to their first step, as they tell it
         self.watch.begin(attempt, self.ranks, self.now)
         self.tell()
 
@@ -60,7 +61,10 @@ class Job:
                 progress=Progress(
                     step=step, step_ago_s=self.now - self.ended_at[rank], finished=self.finished
                 ),
-                milestones=dict.fromkeys(self.reached[rank], 1.0),
+                milestones={
+                    one: 1.0 + self.start_s * (one is Milestone.STARTED)
+                    for one in self.reached[rank]
+                },
                 phase=self.phase[rank],
                 section=self.section,
                 step_time_s=self.step_s,
@@ -103,6 +107,20 @@ def test_a_rank_that_stands_still_is_suspected_after_two_seconds_of_short_steps(
     assert (first.attempt, first.step, list(each_of(first.ranks))) == (1, 100, [2])
     assert first.counted is None
     assert first.trained and first.step_s == pytest.approx(0.05)
+
+
+def test_a_controller_that_takes_over_knows_how_long_workers_took_to_begin() -> None:
+    job = Job()
+    job.trains(20)
+    job.start_s = 25.0
+    job.watch = HangWatch(TIMEOUT_S)
+    job.watch.begin(1, job.ranks, job.now)
+    job.trains(20)
+    job.begin(2)
+    job.pass_by(95.0)
+    assert job.suspicions == []
+    job.pass_by(10.0)
+    assert job.suspicions
 
 
 def test_long_steps_are_given_several_times_their_length() -> None:

@@ -25,7 +25,7 @@ from holdfast.monitoring.protobuf import native_bucket
 from holdfast.monitoring.table import METRICS
 from holdfast.scrape import DurationTally, Exposition
 from tests.monitoring.prometheus import prometheus
-from tests.patience import PATIENCE_S, until
+from tests.patience import until
 
 ASKS = (
     "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,"
@@ -205,7 +205,7 @@ def test_a_real_prometheus_takes_native_histograms(scraped: str, tmp_path: Path)
             found.extend(float(one["value"][1]) for one in result)
             return bool(found)
 
-        assert until(answered, PATIENCE_S), (tmp_path / "prometheus.log").read_text()
+        assert until(answered), (tmp_path / "prometheus.log").read_text()
         assert 0.18 < found[0] < 0.21, "a classic bucket would say 0.15"
     finally:
         process.kill()

@@ -129,7 +129,7 @@ class Site:
 
     async def until(self, true: Callable[[], Any]) -> Any:
         try:
-            return await self.fake.until(true, PATIENCE_S)
+            return await self.fake.until(true)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)}") from None
 

@@ -87,15 +87,19 @@ def pod(request: Request, name: str) -> Body:
 
 
 async def _said(cluster: Cluster, name: str) -> dict[str, Any] | str:
-    """The versions, or why there are none."""
+    """The versions, or why there are none. An API server that is busy or away is asked again."""
     deadline = time.monotonic() + WITHIN_S
     while True:
         seen = msgspec.convert(await cluster.get(PODS, name), Pod)
+        late = time.monotonic() > deadline
         if seen.ended:
-            return await _versions(cluster, seen)
-        waits = waits_for(seen)
-        if _hopeless(seen) or time.monotonic() > deadline:
-            return f"the checking pod is waiting for {waits or 'its end'}"
+            try:
+                return await _versions(cluster, seen)
+            except ApiError as error:
+                if late or not error.transient:
+                    return f"its output cannot be read: {error}"
+        elif _hopeless(seen) or late:
+            return f"the checking pod is waiting for {waits_for(seen) or 'its end'}"
         await asyncio.sleep(POLL_S)
 
 
@@ -106,10 +110,7 @@ def _hopeless(seen: Pod) -> bool:
 
 
 async def _versions(cluster: Cluster, seen: Pod) -> dict[str, Any] | str:
-    try:
-        lines = [line async for line in cluster.log(seen.metadata.name, container="look")]
-    except ApiError as error:
-        return f"its output cannot be read: {error}"
+    lines = [line async for line in cluster.log(seen.metadata.name, container="look")]
     try:
         found: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):

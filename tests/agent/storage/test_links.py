@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from holdfast.messages import CheckMachine, MachineChecked
 from holdfast.shell.link_measurement import LinkMeasurement
 from tests.agent.storage import machines
 from tests.agent.storage.site import TOKEN, Site, sites
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 apart = pytest.mark.skipif(
     bool(machines.missing()), reason=f"no network namespaces: {machines.missing()}"
@@ -204,6 +205,21 @@ def ring_of(
     return told[0]
 
 
+def ring_beside(made: list[Site], slow: str, bytes_per_s: float) -> tuple[list[Link], LinkFinding]:
+    """Once the other links are far faster: a machine may have no processor for any."""
+    told: list[tuple[list[Link], LinkFinding]] = []
+
+    def stands_out() -> bool:
+        told.append(ring_of(made))
+        others = [one for one in told[-1][0] if slow not in (one.node, one.other)]
+        found = [one.found for one in others if one.found is not None]
+        rates = [rate for one in found for rate in (one.there_bytes_per_s, one.back_bytes_per_s)]
+        return median_low(rates) > 4 * bytes_per_s
+
+    until(stands_out)
+    return told[-1]
+
+
 @apart
 @pytest.mark.slow
 @pytest.mark.parametrize("ways", ["both", "sends", "receives"])
@@ -211,8 +227,8 @@ def test_a_node_with_a_slow_network_is_named_and_its_neighbours_are_not(
     tmp_path: Path, ways: str
 ) -> None:
     with machines.machines(5, tmp_path) as (network, made):
-        network.pace(2, "40mbit", sends=ways != "receives", receives=ways != "sends")
-        links, finding = ring_of(made)
+        network.pace(2, "10mbit", sends=ways != "receives", receives=ways != "sends")
+        links, finding = ring_beside(made, "c", 10e6 / 8)
         assert list(finding.blamed) == ["c"], finding
         assert ("receives" if ways == "receives" else "sends") in finding.blamed["c"]
         assert len(links) == 5

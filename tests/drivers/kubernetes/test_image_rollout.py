@@ -1,10 +1,15 @@
 """Which pod gives way to one with another image: one at a time, and only while nothing is wrong."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
 from holdfast.controller import NodeState, Phase
 from holdfast.controller.state import HealthRecord, Stage, UpdateRecord
 from holdfast.drivers.kubernetes import doctor_image
+from holdfast.drivers.kubernetes.cluster import ApiError, Kind
 from holdfast.drivers.kubernetes.images import (
     CONDITION,
     ImageRollout,
@@ -14,6 +19,7 @@ from holdfast.drivers.kubernetes.images import (
     with_image,
 )
 from holdfast.drivers.kubernetes.manifests.names import IMAGE
+from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.events import HealthChanged, Severity, UpdateRequested
 from holdfast.versions import FIRST, Version
@@ -244,3 +250,38 @@ def test_the_pod_that_tries_pulls_as_a_node_does_and_ends_though_its_controller_
     assert spec["serviceAccountName"] == "trainers" and not spec["automountServiceAccountToken"]
     assert spec["imagePullSecrets"] == [{"name": "key"}] and spec["nodeSelector"] == {"pool": "a"}
     assert doctor_image.WITHIN_S < spec["activeDeadlineSeconds"] < 2 * doctor_image.WITHIN_S
+
+
+class Answers:
+    """A cluster in which the pod that looks has ended, and reading what it said goes like this."""
+
+    def __init__(self, *fail: int) -> None:
+        self.fail, self.left = [*fail], ["pod"]
+
+    async def create(self, body: Body) -> Body:
+        return body
+
+    async def get(self, _kind: Kind, name: str) -> Body:
+        return {"metadata": {"name": name, "uid": "u"}, "status": {"phase": "Succeeded"}}
+
+    async def log(self, _pod: str, *, container: str) -> AsyncIterator[str]:
+        if self.fail:
+            raise ApiError(self.fail.pop(0), "asked for", "not now")
+        yield f'{{"python": "3.11.7", "torch": "2.9", "holdfast": "{container}"}}'
+
+    async def delete(self, _kind: Kind, _name: str, **_how: object) -> None:
+        self.left.clear()
+
+
+@pytest.mark.parametrize(
+    ("fail", "found"),
+    [((0, 503), "python 3.11.7, torch 2.9, holdfast look"), ((403,), "output cannot be read")],
+)
+def test_what_a_busy_api_server_does_not_show_of_the_trial_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, fail: tuple[int, ...], found: str
+) -> None:
+    monkeypatch.setattr(doctor_image, "POLL_S", 0.0)
+    there: Any = Answers(*fail)
+    body = {"metadata": {"name": "run-image-x"}}
+    told = asyncio.run(doctor_image.looked(there, asked(image="img:2"), body))
+    assert found in told.found and there.left == []

@@ -16,7 +16,7 @@ import yaml
 
 from holdfast.drivers import client, records
 from holdfast.status import Goodput, Incident, JobStatus
-from tests.patience import PATIENCE_S
+from tests.patience import ENOUGH_S, MAY_BE_SILENT, Patience, until
 from tests.tidy.source import ROOT
 from tests.warm import Warm
 
@@ -30,6 +30,7 @@ class RunningJob:
 
     def __init__(self, home: Path, **spec: Any) -> None:
         self.name: str = spec.setdefault("name", "job")
+        spec["recovery"] = {**MAY_BE_SILENT, **spec.get("recovery", {})}
         self.out = home.parent / "out"
         self.out.mkdir(exist_ok=True)
         self.folder = home / "jobs" / self.name
@@ -118,8 +119,8 @@ class RunningJob:
 
     def wait_until(self, condition: Callable[[JobStatus], bool], what: str) -> JobStatus:
         """Wait for something to be true of the status; fails when the job ends before."""
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
+        patience = Patience()
+        while not patience.is_over:
             if (self.folder / "job.json").exists():
                 status = self.status()
                 if condition(status):
@@ -128,7 +129,7 @@ class RunningJob:
             ended = self.process.poll()
             assert ended is None, f"the job ended ({ended}) before: {what}\n{self.said()}"
             time.sleep(0.1)  # a look reads the journal
-        raise AssertionError(f"not within {PATIENCE_S:g} s: {what}\n{self.said()}")
+        raise AssertionError(f"not within {ENOUGH_S:g} s: {what}\n{self.said()}")
 
     def wait_step(self, step: int, attempt: int = 0) -> JobStatus:
         """Wait until an attempt (by default any) has done a step and all is well."""
@@ -140,7 +141,9 @@ class RunningJob:
     def wait_end(self, status: int = 0) -> None:
         """Wait for the end, which must come with this exit status, and for the books to balance."""
         assert self.process is not None
-        ended = self.process.wait(PATIENCE_S)
+        look = self.process.poll
+        assert until(lambda: look() is not None), f"it does not end\n{self.said()}"
+        ended = look()
         assert ended == status, f"exit status {ended}, not {status}\n{self.said()}"
         self.books_balance()
 

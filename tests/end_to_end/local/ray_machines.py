@@ -6,15 +6,18 @@ one line in answer: `add` a machine, or `left`: what actors and placement groups
 end of its input the cluster ends.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.patience import until
 from tests.tidy.source import ROOT
 
 STORE_BYTES = 80 * 1024 * 1024
@@ -74,6 +77,7 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     services.start_api_server = lambda *_, **__: (None, None)  # as where it cannot be started
+    services.get_node = _patiently(services.get_node)
     shape = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
     head = {**shape, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -92,6 +96,23 @@ def main() -> None:
             _say(actors=actors, groups=[state for state in states if state != "REMOVED"])
     ray.shutdown()
     cluster.shutdown()
+
+
+def _patiently(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """Ray gives a node half a minute to start."""
+
+    def get(*words: Any) -> Any:
+        found: list[Any] = []
+
+        def is_there() -> bool:
+            with contextlib.suppress(RuntimeError):
+                found.append(get_node(*words))
+            return bool(found)
+
+        until(is_there)
+        return found[0] if found else get_node(*words)
+
+    return get
 
 
 def _say(**told: object) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob
-from tests.patience import PATIENCE_S
+from tests.patience import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -68,10 +67,7 @@ def _both_have_traced(job: RunningJob) -> bool:
 def test_a_worker_that_takes_over_compiles_nothing_and_changes_no_bit(home: Path) -> None:
     job = _job(home, "ahead").start()
     job.wait_step(10)
-    deadline = time.monotonic() + PATIENCE_S
-    while not _both_have_traced(job):
-        assert time.monotonic() < deadline, job.said()
-        time.sleep(0.1)
+    assert until(lambda: _both_have_traced(job)), job.said()
     _kill(job)
     ahead = _finish(job)
 

@@ -25,7 +25,7 @@ from holdfast.monitoring.dashboards import DASHBOARDS, queries_of
 from holdfast.monitoring.table import METRICS
 from tests.end_to_end.local.jobs import RunningJob, program
 from tests.monitoring.prometheus import prometheus
-from tests.patience import PATIENCE_S
+from tests.patience import ENOUGH_S, PATIENCE_S, Patience
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left"), prometheus]
@@ -87,13 +87,13 @@ class Watcher:
 
     def wait(self, query: str) -> list[dict[str, Any]]:
         """Until there is an answer."""
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
+        patience = Patience()
+        while not patience.is_over:
             with contextlib.suppress(OSError):
                 if found := self.ask(query):
                     return found
             time.sleep(0.2)
-        raise AssertionError(f"not within {PATIENCE_S:g} s: {query}")
+        raise AssertionError(f"not within {ENOUGH_S:g} s: {query}")
 
 
 @pytest.fixture

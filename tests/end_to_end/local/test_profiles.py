@@ -20,7 +20,7 @@ from holdfast.status import JobStatus
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, guide, program, small
 from tests.end_to_end.local.short_blocks import BLOCK_S, WithShortBlocks
 from tests.more import long
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, Patience
 from tests.warm import holdfast, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -171,8 +171,8 @@ class Paced:
 
     def until(self, condition: Callable[[JobStatus], bool], what: str) -> JobStatus:
         """As the job waits, but with fewer looks: minutes go by."""
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
+        patience = Patience(turn_s=0.6)
+        while not patience.is_over:
             if (self.job.folder / "job.json").exists() and condition(status := self.job.status()):
                 return status
             time.sleep(0.5)

@@ -53,7 +53,7 @@ from tests.drivers.kubernetes.cluster.proxy import Proxy
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.scheduler import schedule
 from tests.drivers.kubernetes.cluster.server import ApiServer
-from tests.patience import PATIENCE_S
+from tests.patience import ENOUGH_S, PATIENCE_S, Patience
 
 T = TypeVar("T")
 POLL_S = 0.02
@@ -256,11 +256,11 @@ class FakeCluster:
         path = pod_folder(self.folder, pod["metadata"]["uid"]) / f"{name}.log"
         return path.read_text(errors="replace") if path.is_file() else ""
 
-    async def until(self, true: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    async def until(self, true: Callable[[], T], patience_s: float = ENOUGH_S) -> T:
         """Wait until something holds, and return it. Raises AssertionError with all pods."""
-        deadline = asyncio.get_running_loop().time() + patience_s
+        patience = Patience(patience_s)
         while not (found := true()):
-            if asyncio.get_running_loop().time() > deadline:
+            if patience.is_over:
                 raise AssertionError(f"timed out after {patience_s} s\n{self.story()}")
             await asyncio.sleep(POLL_S)
         return found

@@ -28,7 +28,7 @@ from holdfast.spec.cluster import Engine
 from holdfast.status import Goodput, Incident, JobStatus, UpdateStatus
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.end_to_end.local.jobs import SCRIPTS
-from tests.patience import PATIENCE_S
+from tests.patience import ENOUGH_S, MAY_BE_SILENT, PATIENCE_S, Patience
 
 LONG = 100_000  # steps: more than any test waits for
 PAUSE = "0.05"  # in each of them: most of what a story waits for is not training
@@ -108,20 +108,18 @@ class Site:
     # ── waiting ──
 
     async def until(
-        self, condition: Callable[[JobStatus], Any], what: str, patience_s: float = PATIENCE_S
+        self, condition: Callable[[JobStatus], Any], what: str, patience_s: float = ENOUGH_S
     ) -> JobStatus:
         """Wait until something is true of the status."""
-        status = None
-        try:
-            async with asyncio.timeout(patience_s):
-                while True:
-                    status = await self.status()
-                    if status is not None and condition(status):
-                        return status
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            told = f"not within {patience_s:g} s: {what}\n{status}\n{self.it.story()}"
-            raise AssertionError(told) from None
+        patience, status = Patience(patience_s), None
+        async with asyncio.timeout(PATIENCE_S):  # for one answer, too
+            while not patience.is_over:
+                status = await self.status()
+                if status is not None and condition(status):
+                    return status
+                await asyncio.sleep(0.1)
+        told = f"not within {patience_s:g} s: {what}\n{status}\n{self.it.story()}"
+        raise AssertionError(told)
 
     async def trains(self, *, attempt: int = 1, spares: int = 0, after: int = 0) -> JobStatus:
         """Wait until it trains in this attempt or a later one, with so many spares ready."""
@@ -145,7 +143,7 @@ class Site:
         """Wait for the end; then the books balance, and nothing of it runs any more."""
         status = await self.until(lambda s: s.outcome is not None, f"the job to end ({outcome})")
         assert status.outcome == outcome, f"{status}\n{self.it.story()}"
-        await self.it.until(lambda: not self._running(), PATIENCE_S)
+        await self.it.until(lambda: not self._running())
         goodput = await self.goodput()
         assert round(sum(goodput.buckets.values()), 3) == round(goodput.wall_s, 3)
         for incident in await self.incidents():
@@ -262,8 +260,8 @@ async def running(
             "name": "run", "image": "img:1", "code": ".", **program,
             "nodes": {"count": 2, "spares": 1}, "workers_per_node": 1,
             "env": {"OMP_NUM_THREADS": "1"}, "snapshots": {"every_steps": 1},
-            "recovery": {"check": "off"},
             **spec,
+            "recovery": {**MAY_BE_SILENT, "check": "off", **spec.get("recovery", {})},
         },
         where="test",
     )  # fmt: skip

@@ -42,6 +42,7 @@ ALL: tuple[Engine, ...] = (
     "pods", "job", "jobset", "pytorchjob", "trainjob", "volcano", "mpijob", "tfjob", "jaxjob",
     "xgboostjob", "paddlejob",
 )  # fmt: skip
+SILENCE = {"heartbeat_timeout_s": 5.0}  # of jobs that lose a node by it
 UNHURRIED = ("--pause", "0.1")  # while a lease ends nobody has to train hundreds of steps
 FIRST_STEP = '"attempt":2,"milestone":"first_step"'
 # Training itself is the same on all engines, so it takes torch on one of them only, and there where
@@ -261,7 +262,7 @@ def test_whatever_a_node_is_lost_by_training_goes_on_and_knows_what_it_was(
         await site.ends("stopped")
 
     keys: dict[str, Any] = {"scheduling": {"one_per_machine": True}, "access": {"cordon": True}}
-    played(engine, tmp_path, story, machines=6, **keys)
+    played(engine, tmp_path, story, machines=6, recovery=SILENCE, **keys)
 
 
 @long
@@ -318,7 +319,7 @@ def test_a_pod_of_a_machine_that_was_removed_is_dropped(tmp_path: Path) -> None:
 
     apart = {"one_per_machine": True}
     keys: dict[str, Any] = {"scheduling": apart, "access": {"cordon": True}}
-    played("volcano", tmp_path, story, machines=5, **keys)
+    played("volcano", tmp_path, story, machines=5, recovery=SILENCE, **keys)
 
 
 @torch_engine
@@ -407,7 +408,7 @@ def test_the_machine_of_the_controller_and_of_a_member_may_go(harm: str, tmp_pat
             await site.successor(controller)
 
     apart = {"one_per_machine": True}
-    played("pods", tmp_path, story, machines=3, scheduling=apart)
+    played("pods", tmp_path, story, machines=3, scheduling=apart, recovery=SILENCE)
 
 
 @long

@@ -56,7 +56,7 @@ def test_pods_are_replaced_one_by_one_and_no_step_is_lost(tmp_path: Path) -> Non
         same = await site.trains(spares=1)
         assert who_trains(same) == who_trains(before), "nothing has changed"
         used = await site.update("new", image="img:2")
-        assert (used.stage, used.image) == ("used", "img:2")
+        assert (used.stage, used.image) == ("used", "img:2"), used.why
         after = await all_have(site, "img:2", 3)
         assert (after.version, after.restarts_count) == (3, 0)
         assert not {n.node for n in before.nodes} & {n.node for n in after.nodes}
