@@ -24,7 +24,6 @@ from tests.agent.controller_stub import StubController, until
 from tests.patience import PATIENCE_S
 from tests.warm import Warm
 
-UID = f"7b1c6c1e-0000-4000-8000-{secrets.token_hex(6)}"  # a node kills what carries its name
 PORT = 7070
 AGENT = (sys.executable, "-m", "holdfast.cli", "agent")
 PY_SPY = Path(sys.executable).with_name("py-spy")
@@ -37,6 +36,8 @@ class Pod:
 
     def __init__(self, folder: Path, controller: StubController, job: Job) -> None:
         self.folder = folder
+        # A node kills what carries its name; all processes of the suite share what is imported.
+        self.node = f"7b1c6c1e-0000-4000-8000-{secrets.token_hex(6)}"
         self.address = (
             f"127.{_dice.randrange(1, 255)}.{_dice.randrange(256)}.{_dice.randrange(2, 255)}"
         )
@@ -49,7 +50,7 @@ class Pod:
             "HOLDFAST_ROLE": "node",
             "HOLDFAST_CONTROLLER": f"localhost:{controller.port}",
             "HOLDFAST_TOKEN_FILE": str(folder / "token"),
-            "HOLDFAST_NODE": UID,
+            "HOLDFAST_NODE": self.node,
             "HOLDFAST_POD": "test-0",
             "HOLDFAST_MACHINE": "m",
             "HOLDFAST_ADDRESS": self.address,

@@ -23,7 +23,7 @@ from holdfast.messages import GiveJournal, JournalCopy, Keep, Kept, Leave
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
 from tests.agent.controller_stub import StubController, is_alive, until
-from tests.agent.pods import PORT, UID, Pod, pod
+from tests.agent.pods import PORT, Pod, pod
 from tests.more import sample
 from tests.patience import PATIENCE_S
 
@@ -90,7 +90,7 @@ def test_sigterm_is_an_orderly_leave(make: Make) -> None:
     pod.signal(signal.SIGTERM)
     assert pod.ended() == 143
     controller.wait_for(NodeLeft)
-    assert controller.of_kind(NodeLeft) == [NodeLeft(node=UID)]
+    assert controller.of_kind(NodeLeft) == [NodeLeft(node=pod.node)]
     assert pod.read()[0] == "[rank 0] up\n[rank 0] saved\n"
 
 
@@ -126,7 +126,7 @@ def test_a_node_that_cannot_start_workers_is_replaced(
     assert pod.ended() == 143
     why = f"the forkserver died 4 times while it started: {told}"
     controller.wait_for(NodeLeft)
-    assert controller.of_kind(NodeLeft) == [NodeLeft(node=UID, failed=why)]
+    assert controller.of_kind(NodeLeft) == [NodeLeft(node=pod.node, failed=why)]
     assert why in pod.read()[1]
 
 
@@ -150,7 +150,7 @@ def test_the_end_of_the_job_counts_also_for_a_node_that_leaves_already(make: Mak
 
 def test_a_container_that_starts_again_in_its_pod_is_another_node(make: Make) -> None:
     controller, pod = make()
-    for node in (UID, f"{UID}.2", f"{UID}.3"):
+    for node in (pod.node, f"{pod.node}.2", f"{pod.node}.3"):
         controller.facts.clear()
         pod.start()
         controller.ready()
