@@ -40,6 +40,34 @@ def read_plain(path: Path, limit: int = SMALL_BYTES) -> bytes:
         return file.read(limit)
 
 
+def require_memory(fd: int, name: str, least_bytes: int = 0) -> None:
+    """Make sure that this is the memory of this name (`memfd_create`), of at least so many bytes.
+
+    Variables that name a descriptor outlive an exec, the descriptor does not, and a file of the
+    script's may have the number by then. Raises `Error` run-unavailable.
+    """
+    try:
+        found = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        found = ""
+    if not found.startswith(f"/memfd:{name} "):
+        raise not_the_worker(fd)
+    if os.fstat(fd).st_size < least_bytes:
+        os.ftruncate(fd, least_bytes)
+
+
+def not_the_worker(fd: int) -> Error:
+    """The error for a process that has the variables of a worker and is none."""
+    return Error(
+        "run-unavailable",
+        "this process is not the worker that Holdfast has started",
+        why=f"descriptor {fd}, which the agent has given to the worker, is not open here: the "
+        "script was started by exec, or as a child of the worker, or has closed it",
+        help="run the script itself: holdfast run train.py   (a program that ends with exec "
+        "keeps it: holdfast run --no-python ./start.sh)",
+    )
+
+
 def part_before(path: Path) -> Path:
     """Where a file that has become too large is kept, when it goes on as a new one."""
     return path.with_name(f"{path.name}.1")

@@ -36,6 +36,7 @@ import msgspec
 from holdfast.digests import ReplicaDigest
 from holdfast.end_lock import LOCK_BYTES, EndLock
 from holdfast.events import Broken, Milestone, Progress, Quantity, Spike, WorkerError
+from holdfast.files import require_memory
 from holdfast.messages import WorkerReport
 from holdfast.profile_slot import SLOT_BYTES, ProfileSlot
 
@@ -154,8 +155,7 @@ class Page:
     """One mapped progress page; the same class for the writer (worker) and the reader (agent)."""
 
     def __init__(self, fd: int) -> None:
-        if os.fstat(fd).st_size < PAGE_BYTES:
-            os.ftruncate(fd, PAGE_BYTES)
+        require_memory(fd, "holdfast-page", PAGE_BYTES)
         self._map = mmap.mmap(fd, PAGE_BYTES)
         view = memoryview(self._map)
         self._ints = view.cast("q")

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.diagnosis.logs import is_library
+from holdfast.files import not_the_worker
 from holdfast.messages import Assignment
 
 CONTROL = "HOLDFAST_CONTROL_FD"
@@ -186,7 +187,11 @@ def has_come(control: int, within_s: float) -> bool:
 
 def _line_on(control: int, where: str) -> bytes:
     """Empty where the agent has hung up, having read what we said or not."""
-    with socket.socket(fileno=os.dup(control)) as sock:
+    try:
+        sock = socket.socket(fileno=os.dup(control))
+    except OSError as error:
+        raise not_the_worker(control) from error
+    with sock:
         with contextlib.suppress(BrokenPipeError):
             sock.send(f"{where}\n".encode())
         _prepare(control)

@@ -563,6 +563,7 @@ SLUGS: dict[str, Slug] = {
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "A function of holdfast.train was called before join(), or two want the one run of a "
-        "process: two calls of join(), join() and an integration, or integrations of two trainers.",
+        "process: two calls of join(), join() and an integration, or integrations of two trainers. "
+        "Or join() was called in a process that the worker has become by exec, or has started.",
     ),
 }

@@ -88,6 +88,7 @@ from holdfast.messages import (
 )
 from holdfast.profiles import TakeProfile, TakeTracePart
 from holdfast.spec import Job
+from holdfast.versions import FIRST
 
 FOUND_S = 15.0  # for durable tiers to say which attempts they know
 
@@ -111,7 +112,8 @@ class Agent:
             me.folder, self._hello, self._on_order, self._replica.copy
         )
         instrumented = is_instrumented(environment.program_of(job))
-        processes = self._make_processes(environ, options, instrumented)
+        versions = JobVersions(job, me.folder / bundles.FOLDER, instrumented=instrumented)
+        processes = self._make_processes(environ, options, versions)
         arenas = [Arena(fd) for fd in processes.workers.arenas]
         storage_pages = [StoragePage(fd) for fd in processes.workers.storage_pages]
         end, tiers = NodeEnd(options.let_go, options.broken), bool(self._places)
@@ -122,7 +124,7 @@ class Agent:
         self._parts = NodeParts(
             node=me.node,
             job=job,
-            versions=JobVersions(job, me.folder / bundles.FOLDER, instrumented=instrumented),
+            versions=versions,
             code=CodeDelivery(me.folder / bundles.FOLDER, self._controller.answer),
             controller=self._controller,
             watch=ProgressWatch(me.node, metrics, self._controller, processes.workers.arenas),
@@ -150,11 +152,11 @@ class Agent:
         return HealthWatch(self._me.node, found.present, self._controller.fact)
 
     def _make_processes(
-        self, environ: Mapping[str, str], options: AgentOptions, instrumented: bool
+        self, environ: Mapping[str, str], options: AgentOptions, versions: JobVersions
     ) -> NodeProcesses:
         me, job, ids = self._me, self._job, itertools.count(1)
         count = environment.worker_count(job, environ)
-        workers = self._make_workers(count, options, ids, instrumented)
+        workers = self._make_workers(count, options, ids, versions.instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         address = _address_of(me.address, listener)
         owner = owner_of(key_of((me.folder / "token").read_text().strip()))
@@ -184,7 +186,7 @@ class Agent:
         storage = StorageHandle(setup, env, self._on_storage_news, address)
         self._compiled = CompiledHandle(compiled, address, storage, self._controller)
         stores = RendezvousStores(me.address, job.uses_torch, ids.__next__, options.store_ports)
-        program, preload = environment.program_of(job), environment.preload_of(job)
+        program, preload = versions.program(FIRST), environment.preload_of(job)
         found = NodeProcesses(workers, env, program, preload, storage, stores)
         cache = me.folder.parents[1] / "datasets"
         found.datasets = datasets.DatasetsHandle(job, cache, own, env, self._controller.fact)

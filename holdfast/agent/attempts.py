@@ -185,8 +185,9 @@ class Attempts:
         if _died_before_its_rank(worker, death) and run.stop_at is None and self._processes.ready:
             run.workers[worker.local_rank] = self._processes.start(worker.assignment)
             return
-        if worker.failing:  # it was on its way out: our signal only came in between
-            death = death._replace(exit_code=1, signal=None)
+        news, own = run.is_news(death), worker.own_status
+        if own == 1 or (own == 0 and not news):  # our signal only came in between
+            death, news = death._replace(exit_code=own, signal=None), True
         if death.exit_code == 1 and worker.raised_at:
             death = death._replace(at=worker.raised_at)
         self._parts.watch.last_look(run)
@@ -195,7 +196,7 @@ class Attempts:
             pass
         elif death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
             self._parts.tasks.start(self._tell_when_saved(run, worker, death))
-        elif run.is_news(death):
+        elif news:
             self._tell(worker, death, self._oom.new() if death.exit_code != 0 else "")
         run.look_gone()
 

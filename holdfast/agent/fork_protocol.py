@@ -39,6 +39,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}  # what was set by an update
     root: str = ""  # folder of its code
     origin: str = ""  # that of the version that the job was started with
+    stamp: tuple[tuple[str, int, int], ...] = ()  # of its files, where workers run it ahead
 
     def path_entry(self) -> str:
         """What Python puts first on `sys.path` for it; empty for a command."""

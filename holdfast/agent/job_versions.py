@@ -2,9 +2,16 @@
 
 A bundle is checked and unpacked once, below the folder of the job, under the name of its hash; a
 version that was used stays there, so that it can come back.
+
+The code that the job was started with lies where its user works. Workers that ran ahead have read
+it before an edit, others of the same attempt would read it after: so a program whose files have
+changed is another program, and all of its workers are made anew.
 """
 
+import contextlib
 from pathlib import Path
+
+import msgspec
 
 from holdfast import bundles
 from holdfast.agent import script_source
@@ -20,11 +27,19 @@ class JobVersions:
 
     def __init__(self, job: Job, folder: Path, *, instrumented: bool) -> None:
         self._job, self._folder = job, folder
-        self._instrumented = instrumented
+        self.instrumented = instrumented
+        self._stamp: tuple[tuple[str, int, int], ...] = ()
 
     def program(self, version: Version) -> Program:
-        """What the workers of this version run."""
-        return program_of(self._job, version, self._code(version))
+        """What the workers of this version run. Files that are out of reach count as unchanged:
+        who has read them before can go on."""
+        program = program_of(self._job, version, self._code(version))
+        ahead = self.instrumented or self._job.warm.mode == "script"
+        if version.code or program.command or not ahead:
+            return program
+        with contextlib.suppress(OSError):
+            self._stamp = script_source.stamp(program)
+        return msgspec.structs.replace(program, stamp=self._stamp)
 
     def _code(self, version: Version) -> Path | None:
         return self._folder / version.code if version.code else None
@@ -54,9 +69,9 @@ class JobVersions:
             return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
         except (OSError, ValueError, RecursionError, MemoryError) as error:
             return f"the script cannot be read: {error}"
-        if script_source.joins(tree) == self._instrumented:
+        if script_source.joins(tree) == self.instrumented:
             return ""
-        if self._instrumented:
+        if self.instrumented:
             return "the script does not call holdfast.train.join() any more"
         return (
             "the script calls holdfast.train.join(), and the one the job was started with did not"

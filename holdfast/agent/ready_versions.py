@@ -4,8 +4,11 @@ while another one beside it, which is tried out.
 
 import signal
 
+import msgspec
+
 from holdfast.agent.fork_protocol import Program
 from holdfast.agent.node_processes import NodeProcesses
+from holdfast.agent.notes import note
 from holdfast.agent.workers import Worker
 
 
@@ -30,8 +33,11 @@ class ReadyVersions:
 
     def begin(self, program: Program) -> None:
         """An attempt of this version begins; one that is tried out beside it still is."""
-        if program == self._processes.program:
+        before = self._processes.program
+        if program == before:
             return
+        if program == msgspec.structs.replace(before, stamp=program.stamp):
+            note("agent: the script, or a module beside it, has changed: workers read it anew")
         tried = program == self._tried
         self._drop(self._workers.take_trial() if tried else self._workers.warm)
         self._processes.program = program

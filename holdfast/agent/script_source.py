@@ -7,6 +7,8 @@ its environment above that line is meant for torch.
 
 import ast
 import importlib.machinery
+import itertools
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ JOIN = frozenset(
         "holdfast.integrations.accelerate.keep",  # which joins
     )
 )
+FILES_MAX = 10_000  # of a folder that are looked at for modules beside the script
 _LOADS_TORCH = frozenset(("torch", "holdfast"))
 _CHANGES = ast.Call | ast.Await | ast.Yield | ast.YieldFrom
 _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -51,6 +54,21 @@ def parsed(program: Program) -> ast.Module:
     if source is None:
         raise FileNotFoundError(f"there is no module {program.module}")
     return ast.parse(source.read_bytes(), str(source))
+
+
+def stamp(program: Program) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of the script and of the modules beside it, by which an edit is seen.
+
+    Raises `OSError`.
+    """
+    source = _source(program)
+    if source is None:
+        return ()
+    with os.scandir(source.parent) as found:
+        some = list(itertools.islice(found, FILES_MAX))
+    modules = (one for one in some if one.name.endswith(".py") and one.is_file())
+    files = {one.name: one.stat() for one in modules} | {source.name: source.stat()}
+    return tuple((name, at.st_mtime_ns, at.st_size) for name, at in sorted(files.items()))
 
 
 def is_instrumented(program: Program) -> bool:

@@ -13,7 +13,9 @@ from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.notes import note
 from holdfast.agent.processes import ending_of
 from holdfast.agent.workers import Worker
+from holdfast.page import WorkerPhase
 
+ENDING = WorkerPhase.ENDING.name.lower()
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
 
 
@@ -41,10 +43,18 @@ def terminate(
 
 def ask_to_end(worker: Worker, processes: NodeProcesses) -> None:
     """SIGTERM to one."""
-    worker.failing = worker.page.error() is not None
+    worker.own_status = _own_status(worker)
     if not worker.raised_at:  # else it ends by itself, with what is to be done before
         processes.signal(worker, signal.SIGTERM)
     processes.signal(worker, signal.SIGCONT)  # one that was stopped would not see it
+
+
+def _own_status(worker: Worker) -> int | None:
+    """With which it ends by itself, if it does; None: it works."""
+    if worker.page.error() is not None:
+        return 1
+    over = worker.page.report(0, worker.pid, time.monotonic()).phase == ENDING
+    return 0 if over else None
 
 
 def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:

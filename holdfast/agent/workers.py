@@ -67,7 +67,7 @@ class Worker:
     log: str = ""  # relative to the job's folder
     death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
-    failing: bool = False  # its exception was known before it was told to stop
+    own_status: int | None = None  # with which it was on its way out when it was told to stop
     ends: ProcessExit | None = None  # what the controller knows of its end, while it is not over
     sockets: WorkerSockets = field(default_factory=WorkerSockets)
 
@@ -75,7 +75,7 @@ class Worker:
         """It is now a worker of this attempt."""
         if self.is_parked:
             self.page.begin_again()
-            self.milestones, self.failing, self.ends = b"", False, None
+            self.milestones, self.own_status, self.ends = b"", None, None
         self.assignment = assignment
         self.assigned_at = time.monotonic()
         self.log = log

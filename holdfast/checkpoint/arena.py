@@ -31,6 +31,7 @@ from holdfast.checkpoint.free_memory import free_memory
 from holdfast.checkpoint.key import Key as Key
 from holdfast.checkpoint.seal import BLOCK_BYTES, seal_of
 from holdfast.errors import Error
+from holdfast.files import require_memory
 
 MAGIC = 0x3143_5241_4846_4F4C
 HEADER_BYTES = 4096
@@ -295,6 +296,7 @@ class Arena:
     """All cells of one rank. The file belongs to the agent; a worker only maps it."""
 
     def __init__(self, fd: int) -> None:
+        require_memory(fd, "holdfast-arena")
         numbers = iter(range(2 * SLOTS + COPY_SLOTS * COPIES_MAX))
         counts = {
             StatePart.SHARED: SLOTS,

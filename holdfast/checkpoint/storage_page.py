@@ -23,6 +23,7 @@ import xxhash
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.tiers import Tier
 from holdfast.decoding import known
+from holdfast.files import require_memory
 
 STORAGE_PAGE_BYTES = 64 * 1024
 _TEXT_AT = 1024
@@ -79,8 +80,7 @@ class StoragePage:
     """One mapped storage page; the same class for both sides."""
 
     def __init__(self, fd: int) -> None:
-        if os.fstat(fd).st_size < STORAGE_PAGE_BYTES:
-            os.ftruncate(fd, STORAGE_PAGE_BYTES)
+        require_memory(fd, "holdfast-storage-page", STORAGE_PAGE_BYTES)
         self._map = mmap.mmap(fd, STORAGE_PAGE_BYTES)
         view = memoryview(self._map)
         self._ints = view.cast("q")

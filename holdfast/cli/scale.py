@@ -41,7 +41,8 @@ def _local(name: str, nodes: int) -> str:
     try:
         request(folder, ScaleJob(by="holdfast scale", nodes=nodes))
     except ConnectionError as error:
-        raise _nobody(folder.name, str(error), f"holdfast resume {folder.name}") from error
+        if status(folder).outcome is None:
+            raise _nobody(folder.name, str(error), f"holdfast resume {folder.name}") from error
     now = status(folder)
     if now.outcome is not None or now.phase == "closing":  # nobody will do it
         why = f"it has ended ({now.outcome})" if now.outcome is not None else "it is being stopped"

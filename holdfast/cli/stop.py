@@ -38,9 +38,9 @@ def stop(
         return
     folder = job_folder(name)
     killed = stop_job(folder, now)
+    while killed is None and wait and not _stopped(folder):
+        killed = stop_job(folder, now)
     asked = killed is None
-    if asked and wait:
-        _wait(folder)
     if as_json:
         json_result({"job": folder.name, "asked": asked, "killed_count": killed or 0})
     else:
@@ -136,12 +136,20 @@ def _ask(folder: Path, now: bool) -> bool:
     return True
 
 
-def _wait(folder: Path) -> None:
-    from holdfast.drivers.records import controller_alive
+def _stopped(folder: Path) -> bool:
+    """Wait for the controller that was asked to end; whether it has ended the job. One that was
+    killed meanwhile has left its nodes, which train on."""
+    from holdfast.drivers.records import controller_alive, state_of
 
     talk(f"asked {folder.name} to stop; waiting until it has (Ctrl-C only stops waiting)")
     while controller_alive(folder):
         time.sleep(POLL_S)
+    try:
+        return state_of(folder).ended
+    except FileNotFoundError:  # the record was removed: by whoever knows that it has ended
+        return True
+    except (Error, OSError):
+        return False
 
 
 def _told(job: str, *, asked: bool, waited: bool, killed: int) -> str:

@@ -87,11 +87,12 @@ class FakeProcesses:
         worker = SimpleNamespace(
             is_parked=False, sockets=WorkerSockets(),
             pid=number, local_rank=assignment.local_rank, assignment=assignment, assigned_at=0.0,
-            death=None, failing=False, ends=None, raised_at=0.0, log="", error_file=None,
+            death=None, own_status=None, ends=None, raised_at=0.0, log="", error_file=None,
             forkserver="",
             output=SimpleNamespace(tail=b"", catch_up=lambda: None),
             page=SimpleNamespace(
                 progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None,
+                report=lambda *_: SimpleNamespace(phase="step"),
                 end_lock=SimpleNamespace(held=False, awaited=False),
             ),
         )  # fmt: skip

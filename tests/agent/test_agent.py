@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.events import Milestone, NodeLeft, NodeReady, Store
+from holdfast.events import Milestone, NodeLeft, NodeReady, Store, WorkerExited
 from holdfast.messages import Leave, Report, WorkersStarted
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import is_alive, parent_of, until
@@ -149,6 +149,61 @@ def test_the_next_attempt_takes_the_worker_that_warmed_up_meanwhile(node: Node) 
     until(lambda: agent.log(attempt=2) == "up\n", "the script runs")
 
 
+EDITED = """
+import os
+from pathlib import Path
+import neighbour
+if False:
+    from holdfast.train import join
+    join()
+Path("ran").touch()
+print("script 1, module", neighbour.value, flush=True)
+os.environ["RANK"]
+"""
+
+
+def _edit(path: Path) -> None:
+    text = path.read_text().replace("1", "2")
+    path.unlink()
+    path.write_text(text + "\n")  # of another size: clocks of file systems are coarse
+
+
+@pytest.mark.parametrize(
+    ("edited", "told"),
+    [("main.py", "script 2, module 1"), ("neighbour.py", "script 1, module 2")],
+)
+def test_what_is_edited_after_a_warm_worker_has_read_it_is_read_anew(
+    node: Node, home: Path, edited: str, told: str
+) -> None:
+    """A rank without a warm worker would run the new text beside others that run the old one."""
+    (home / "code").mkdir()
+    script = home / "code" / "main.py"
+    script.write_text(EDITED)
+    (home / "code" / "neighbour.py").write_text("value = 1\n")
+    controller, agent = node(script=str(script))
+    controller.ready()
+    until((home / "ran").exists, "a warm worker has read it")
+    _edit(home / "code" / edited)
+    controller.start()
+    assert controller.exited().exit_code == 0
+    assert told in agent.log()
+    assert "has changed: workers read it anew" in agent.words()
+
+
+def test_a_script_that_is_gone_is_gone_on_with_by_who_has_read_it(node: Node, home: Path) -> None:
+    (home / "code").mkdir()
+    script = home / "code" / "main.py"
+    script.write_text(EDITED)
+    (home / "code" / "neighbour.py").write_text("value = 1\n")
+    controller, agent = node(script=str(script))
+    controller.ready()
+    until((home / "ran").exists, "a warm worker has read it")
+    (home / "code").rename(home / "moved")
+    controller.start()
+    assert controller.exited().exit_code == 0
+    assert "script 1, module 1" in agent.log()
+
+
 def test_a_worker_that_waits_has_mapped_what_the_attempt_before_left_in_memory(node: Node) -> None:
     source = """
 import os, time
@@ -276,6 +331,28 @@ def test_sigterm_to_the_agent_gives_workers_their_grace_time(node: Node) -> None
     assert agent.ended() == 0
     assert agent.log() == "up\nsaved\n"
     assert controller.wait_for(NodeLeft) and not agent.family()
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_whoever_had_left_before_the_stop_is_told_from_who_ends_because_of_it(
+    node: Node, left: bool
+) -> None:
+    """Its peers fail, and are heard of, while its interpreter still ends."""
+    script = "atexit.register(time.sleep, 600)" if left else "while True: time.sleep(0.05)"
+    controller, _ = node(
+        "import atexit, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"print('up', flush=True)\n{script}\n"
+    )
+    controller.ready()
+    controller.start()
+    phase = "ending" if left else "starting"
+    until(
+        lambda: any(w.phase == phase for report in controller.reports for w in report.workers),
+        f"it is {phase}",
+    )
+    controller.stop()
+    assert [event.exit_code for event in controller.of_kind(WorkerExited)] == [0] * left
 
 
 def test_a_node_that_was_given_up_kills_its_workers(node: Node) -> None:

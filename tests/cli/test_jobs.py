@@ -319,6 +319,23 @@ def test_what_a_dead_controller_left_is_ended_by_stop(home: Path, tool: Tool) ->
     assert (home / "jobs/tool/journal.jsonl").read_bytes() == entries
 
 
+def test_a_stop_whose_controller_is_killed_meanwhile_ends_what_that_has_left(
+    home: Path, tmp_path: Path, tool: Tool
+) -> None:
+    file = tool("trap '' TERM; echo up; while :; do sleep 0.05; done")
+    with (tmp_path / "tool.yaml").open("a") as job:
+        job.write("recovery: {stop_grace_s: 3600}\n")
+    answer("run", *file, "--detach")
+    assert until(printed(home, "tool", "up"))
+    stopping = start("stop", "tool")
+    assert stopping.stderr is not None
+    assert stopping.stderr.readline().startswith("asked tool to stop")
+    os.kill(json.loads((home / "jobs/tool/controller.json").read_text())["pid"], signal.SIGKILL)
+    out, _ = stopping.communicate(timeout=PATIENCE_S)
+    assert out.startswith("the controller of tool had died; killed ")
+    assert answer("status")["outcome"] == "stopped"
+
+
 def test_a_resumed_job_ends_as_if_nothing_had_happened(
     home: Path, tmp_path: Path, tool: Tool
 ) -> None:

@@ -114,6 +114,25 @@ def test_a_warm_worker_that_is_not_needed_ends_quietly(torn: bytes) -> None:
     assert (process.returncode, output) == (0, "warm\n")
 
 
+@pytest.mark.parametrize("name", ["PAGE", "ARENA", "STORAGE_PAGE", "CONTROL"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_has_the_number_of_something_the_agent_gave_is_never_written_to(
+    tmp_path: Path, name: str, closed: bool
+) -> None:
+    """After an exec, and in children, the variables are there and the descriptors are not."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"of the script")
+    fd = os.open(precious, os.O_RDWR)
+    number = 900 if closed else fd
+    code = "from holdfast.train import join\njoin()\n"
+    with start(code, {f"HOLDFAST_{name}_FD": str(number)}, fd) as process:
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    os.close(fd)
+    assert process.returncode == 1
+    assert "error[run-unavailable]: this process is not the worker" in output
+    assert precious.read_bytes() == b"of the script"
+
+
 @pytest.mark.parametrize(
     ("line", "slug", "words"),
     [
