@@ -27,7 +27,7 @@ from holdfast.controller import Limits, State
 from holdfast.diagnosis import lemons
 from holdfast.drivers import report
 from holdfast.drivers.engines import clear, use_ray
-from holdfast.drivers.fencing import require_gone
+from holdfast.drivers.fencing import Fenced, require_gone
 from holdfast.drivers.incident_facts import IncidentFacts
 from holdfast.errors import Error
 from holdfast.events import NodeJoined
@@ -134,8 +134,23 @@ def _moved_away(folder: Path) -> Path:
     """The record of a job under another name, once nothing of the job runs any more."""
     with locked(folder):
         remedy = f"wait until it has exited (holdfast stop {folder.name}), or use another --name"
-        require_gone(clear(folder), f"job {folder.name!r} cannot be replaced", remedy)
+        require_gone(_cleared(folder), f"job {folder.name!r} cannot be replaced", remedy)
         return folder.rename(f"{_beside(folder)}.old")
+
+
+def _cleared(folder: Path) -> Fenced:
+    try:
+        return clear(folder)
+    except Error as error:
+        if not went_before_its_cluster(folder, error):
+            raise
+        return Fenced(0, ())
+
+
+def went_before_its_cluster(folder: Path, error: Error) -> bool:
+    """Whether nobody needs the Ray cluster that cannot be asked: the job has ended, and what was
+    its own there has been given back."""
+    return error.slug in ("ray-unreachable", "ray-missing") and state_of(folder).ended
 
 
 def _take_place(name: str, temporary: Path, folder: Path, old: Path | None) -> None:
