@@ -134,6 +134,8 @@ def _print(
     if help_ := known.remedy if known is not None else advice(incident):
         result(f"  help   {help_}")
     result(f"  now    {story.headline(status, words)}")
+    if status.waiting_for and status.phase == "waiting":
+        result(f"  waits  for {status.waiting_for}")
     for text in story.notes(status):
         result(f"  note   {text}")
     for text in story.troubles(status):
