@@ -117,7 +117,7 @@ def _print(
 
     result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
     result(f"  cause  {story.verdict(incident)}; {story.place(incident)}")
-    result(f"  when   {story.clock(incident.started_at)}, {_length(status, incident)}")
+    result(f"  when   {story.began(incident)}, {_length(status, incident)}")
     if status.updates:
         result(f"  code   version {incident.version}; now {story.version(status)}")
     if story.followers(incident):

@@ -418,23 +418,22 @@ def given_up(folder: Path) -> dict[str, str]:
 
 def status(folder: Path, now: float) -> JobStatus:
     """What the journal says of the job; `client.status` also asks the controller."""
-    state = state_of(folder)
-    until = _until(folder, state, now)
-    return report.job_status(
-        folder.name,
-        state,
-        ledger_of(folder, None if state.ended else until),
-        controller="ended" if state.ended else "away",
-    )
+    state, accounts, facts = _accounts(folder, now)
+    controller = "ended" if state.ended else "away"
+    return report.job_status(folder.name, state, accounts, controller=controller, wall=facts.wall)
 
 
 def incidents(folder: Path, now: float) -> list[Incident]:
     """Every incident with its cost."""
+    state, accounts, facts = _accounts(folder, now)
+    return report.incidents(folder.name, state, accounts, facts)
+
+
+def _accounts(folder: Path, now: float) -> tuple[State, Ledger, IncidentFacts]:
     state, path, facts = state_of(folder), folder / JOURNAL, IncidentFacts()
     until = None if state.ended else _until(folder, state, now)
     entries = facts.passing(until_damage(path))
-    accounts = ledger(journal.read_header(path).created_at, entries, until)
-    return report.incidents(folder.name, state, accounts, facts)
+    return state, ledger(journal.read_header(path).created_at, entries, until), facts
 
 
 def goodput(folder: Path, now: float) -> Goodput:
