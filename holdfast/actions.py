@@ -182,3 +182,4 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     event: AnyEvent
     actions: tuple[AnyAction, ...]
     choices: tuple[Choice, ...] = ()  # none in journals of earlier versions
+    ahead_s: float | None = None  # of the wall clock, once it was set or the machine has slept

@@ -382,14 +382,14 @@ class LookForApi(Message, frozen=True, kw_only=True):
 
 
 class TakeStacks(Message, frozen=True, kw_only=True):
-    """Look what the workers do, so many times, `apart_s` apart (only more than one look tells if
-    anything moves), and whether these other nodes can be reached; answered by `Stacks`."""
+    """Look what the workers do, and if these other nodes can be reached; answered by `Stacks`."""
 
     number: int
-    looks: Annotated[int, Meta(ge=1, le=8)] = 1
+    looks: Annotated[int, Meta(ge=1, le=8)] = 1  # more, `apart_s` apart, tell if anything moves
     apart_s: float = 0.0
     peers: tuple[PeerAddress, ...] = ()
     native: bool = False  # one look, with frames of C
+    rank: int | None = None  # at this one only
 
 
 class TakeEntryTimes(Message, frozen=True, kw_only=True):
@@ -495,6 +495,7 @@ class AskStacks(Message, frozen=True, kw_only=True):
     """`holdfast stacks`: answered by `StacksReply`, after some seconds at most."""
 
     native: bool = False
+    rank: int | None = None  # the only one to be paused for frames of C
 
 
 class StacksReply(Message, frozen=True, kw_only=True):
@@ -518,10 +519,9 @@ class ChecksReply(Message, frozen=True, kw_only=True):
 
 
 class AskReplay(Message, frozen=True, kw_only=True):
-    """`holdfast replay NAME` of a job in a cluster: answered by `ReplayReply` after some minutes.
-    Its `others` are names of nodes."""
+    """`holdfast replay NAME` of a job in a cluster: answered by `ReplayReply` after minutes."""
 
-    wish: StepsToRepeat
+    wish: StepsToRepeat  # its `others` are names of nodes
 
 
 class ReplayReply(Message, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import flight_recorder, rank
+from holdfast.agent.half_files import OURS, note_of
 from holdfast.diagnosis.mismatch import LAST, last_entered, may_be_one
 from holdfast.events import WorkerError
 from holdfast.page import Page
@@ -51,6 +52,8 @@ def shown_and_left(page: Page | None) -> Iterator[None]:
     except BaseException as error:
         _take_our_frames_off()
         in_worker = os.getpid() == worker  # not in a child the script forked
+        if note := note_of(error):
+            error.add_note(note)
         for act in rank.on_exception if in_worker and not is_success(error) else ():
             act()
         if page is not None and in_worker and not is_success(error):
@@ -68,7 +71,7 @@ def describe(error: BaseException) -> WorkerError:
     place = place_of(error)
     return WorkerError(
         type=_qualified_name(type(error)),
-        message=_message(error) + _of_limit(error),
+        message=_message(error) + _of_limit(error) + _notes(error),
         file=place.file,
         line=place.line,
         traceback="".join(traceback.format_exception(type(error), error, shown)),
@@ -83,6 +86,12 @@ def _of_limit(error: BaseException) -> str:
     if soft == resource.RLIM_INFINITY or not refused:
         return ""
     return f" [ulimit -v, the limit of a process's memory, is {soft / 2**30:.1f} GiB here]"
+
+
+def _notes(error: BaseException) -> str:
+    """Ours, which Python shows below the message."""
+    ours = [one for one in getattr(error, "__notes__", ()) if str(one).startswith(OURS)]
+    return "".join(f" [{one.removeprefix(OURS)}]" for one in ours)
 
 
 def _with_collectives(error: WorkerError) -> WorkerError:

@@ -33,8 +33,10 @@ async def obey(
     asked_us = _wall_us()
     known = {w.assignment.rank: w for w in workers if w.assignment is not None and w.pid}
     match order:
-        case TakeStacks():
+        case TakeStacks(rank=None):
             return await _stacks(order, known, gpu_busy)
+        case TakeStacks(rank=rank):
+            return await _stacks(order, {r: w for r, w in known.items() if r == rank}, gpu_busy)
         case TakeEntryTimes():
             return await _times(order, known, asked_us)
 

@@ -49,7 +49,7 @@ def row(incident: "Incident") -> tuple[str, ...]:
     """One incident as the cells of a table."""
     return (
         str(incident.id),
-        story.clock(incident.started_at),
+        story.began(incident),
         incident.cause,
         nodes(incident),
         "" if incident.rank is None else str(incident.rank),

@@ -32,7 +32,8 @@ def stacks(
         bool,
         typer.Option(
             "--native",
-            help="With frames of C, as of NCCL or a driver; pauses each worker for some seconds.",
+            help="With frames of C, as of NCCL or a driver; pauses each worker for some seconds, "
+            "with --rank only that one.",
         ),
     ] = False,
     on: On = Where.LOCAL,
@@ -41,8 +42,8 @@ def stacks(
     as_json: AsJson = False,
 ) -> None:
     """Show the Python stacks of all workers, grouped, the rarest first."""
-    asked = _question(native=native)
-    told = question.ask(asked, partial(_here, native=native), name, reached(on, context, namespace))
+    asked, here = _question(native=native, rank=rank), partial(_here, native=native, rank=rank)
+    told = question.ask(asked, here, name, reached(on, context, namespace))
     groups = _chosen(told.reply.groups, rank, told)
     if as_json:
         json_result({"job": told.job, "groups": groups, "missing": told.reply.missing})
@@ -53,17 +54,17 @@ def stacks(
     _tell_missing(told.reply)
 
 
-def _here(folder: "Path", *, native: bool) -> "StacksReply":
+def _here(folder: "Path", *, native: bool, rank: int | None) -> "StacksReply":
     from holdfast.drivers import client
 
-    return client.stacks(folder, native=native)
+    return client.stacks(folder, native=native, rank=rank)
 
 
-def _question(*, native: bool) -> "JobQuestion[StacksReply]":
+def _question(*, native: bool, rank: int | None) -> "JobQuestion[StacksReply]":
     async def there(cluster: "Api", job: str) -> "StacksReply | None":
         from holdfast.drivers.kubernetes.published_stacks import ask_for_stacks
 
-        return await ask_for_stacks(cluster, job, native=native)
+        return await ask_for_stacks(cluster, job, native=native, rank=rank)
 
     why = "stacks are taken from running workers, which the controller asks for"
     return JobQuestion(there, why, question.what_happened)
@@ -80,7 +81,9 @@ def _chosen(
     raise Error(
         "rank-not-found",
         f"rank {rank} of job {told.job} has no running worker",
-        why=f"{count(sum(one.count for one in groups), 'rank', 'ranks')} answered",
+        why=f"{count(sum(one.count for one in groups), 'rank', 'ranks')} answered"
+        if groups
+        else "no rank of that number answered",
         help=f"holdfast stacks {told.job}{told.words}   (all running workers)",
     )
 

@@ -1,5 +1,6 @@
 """`holdfast stop`: end a job in an orderly way, or clean up after one whose controller is gone."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +38,7 @@ def stop(
         _stop_sweep(sweep, as_json)
         return
     folder = job_folder(name)
+    outcome = _outcome(folder)
     killed = stop_job(folder, now)
     while killed is None and wait and not _stopped(folder):
         killed = stop_job(folder, now)
@@ -44,7 +46,16 @@ def stop(
     if as_json:
         json_result({"job": folder.name, "asked": asked, "killed_count": killed or 0})
     else:
-        result(_told(folder.name, asked=asked, waited=wait, killed=killed or 0))
+        result(_told(folder.name, asked=asked, waited=wait, killed=killed or 0, outcome=outcome))
+
+
+def _outcome(folder: Path) -> str | None:
+    """How it has ended, if it has and its record can be read."""
+    from holdfast.drivers.records import state_of
+
+    with contextlib.suppress(Error, OSError):
+        return state_of(folder).outcome
+    return None
 
 
 def stop_job(folder: Path, now: bool) -> int | None:
@@ -152,10 +163,12 @@ def _stopped(folder: Path) -> bool:
         return False
 
 
-def _told(job: str, *, asked: bool, waited: bool, killed: int) -> str:
+def _told(job: str, *, asked: bool, waited: bool, killed: int, outcome: str | None = None) -> str:
     if asked:
         return f"{job} has stopped" if waited else f"{job} was asked to stop"
     if killed:
         left = count(killed, "process", "processes")
         return f"the controller of {job} had died; killed {left} that it left behind"
+    if outcome is not None:
+        return f"{job} had already ended: {outcome}"
     return f"no process of {job} is running"

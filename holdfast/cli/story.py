@@ -21,6 +21,11 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
+def began(incident: "Incident") -> str:
+    """When, by the clock of the wall, as all logs have it."""
+    return clock(incident.started_at + incident.ahead_s)
+
+
 def share(part: float) -> str:
     """A share as a percentage."""
     return f"{part * 100:.1f} %"

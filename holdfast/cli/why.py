@@ -117,7 +117,7 @@ def _print(
 
     result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
     result(f"  cause  {story.verdict(incident)}; {story.place(incident)}")
-    result(f"  when   {story.clock(incident.started_at)}, {_length(status, incident)}")
+    result(f"  when   {story.began(incident)}, {_length(status, incident)}")
     if status.updates:
         result(f"  code   version {incident.version}; now {story.version(status)}")
     if story.followers(incident):
@@ -134,6 +134,8 @@ def _print(
     if help_ := known.remedy if known is not None else advice(incident):
         result(f"  help   {help_}")
     result(f"  now    {story.headline(status, words)}")
+    if status.waiting_for and status.phase == "waiting":
+        result(f"  waits  for {status.waiting_for}")
     for text in story.notes(status):
         result(f"  note   {text}")
     for text in story.troubles(status):

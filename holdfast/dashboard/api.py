@@ -27,7 +27,7 @@ JSON = "application/json"
 NOT_FOUND = ("job-not-found", "incident-not-found", "usage")
 BRIEF = (
     "id", "cause", "summary", "node", "nodes", "rank", "attempt", "step", "started_at",
-    "detected_at", "ended_at", "lost_s", "steps_lost", "bill", "confidence",
+    "detected_at", "ended_at", "ahead_s", "lost_s", "steps_lost", "bill", "confidence",
 )  # fmt: skip
 
 

@@ -105,7 +105,8 @@ class JobRecord:
         )
         if status is None:
             controller = "ended" if state.ended else "away"
-            status = report.job_status(self.name, state, ledger, controller=controller)
+            wall = self._reader.facts.wall
+            status = report.job_status(self.name, state, ledger, controller=controller, wall=wall)
         trouble = self._reader.trouble
         return JobLook(
             status=status,

@@ -139,9 +139,10 @@ def _of_journal(folder: Path) -> JobStatus:
     return msgspec.structs.replace(found, controller="unreachable" if known else "starting")
 
 
-def stacks(folder: Path, *, native: bool = False) -> StacksReply:
-    """What the job's workers do now. Raises `ConnectionError` if no controller answers."""
-    reply = request(folder, AskStacks(native=native), STACKS_S)
+def stacks(folder: Path, *, native: bool = False, rank: int | None = None) -> StacksReply:
+    """What the job's workers do now, `native` with frames of C, of one `rank` or of all. Raises
+    `ConnectionError` if no controller answers."""
+    reply = request(folder, AskStacks(native=native, rank=rank), STACKS_S)
     assert isinstance(reply, StacksReply)
     return reply
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.actions import CollectEvidence, Entry, StartAttempt, StopAttempt
 from holdfast.controller import IncidentRecord
+from holdfast.drivers.wall_marks import WallMarks
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
@@ -57,6 +58,7 @@ class IncidentFacts:
         self._last: list[TimedFact] | None = None  # of the incident that is not over, or was last
         self._found: dict[int, list[TimedFact]] = {}  # by number of the incident
         self._count = 0  # incidents so far
+        self.wall = WallMarks()
 
     def passing(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """These entries, heard on the way."""
@@ -66,6 +68,7 @@ class IncidentFacts:
 
     def hear(self, entry: Entry) -> None:
         """The next line of the journal."""
+        self.wall.hear(entry)
         self._hear(entry.event, entry.at)
         for action in entry.actions:
             if isinstance(action, CollectEvidence):

@@ -71,6 +71,7 @@ class JobBooks:
             ledger,
             controller="ended" if self._state.ended else "alive",
             telemetry=self._newest(),
+            wall=self._facts.wall,
         )
         if status.phase != "waiting":
             return status

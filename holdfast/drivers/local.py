@@ -130,14 +130,20 @@ def stop_abandoned(folder: Path, by: str) -> int:
     stopped. Returns the number of processes killed. The job's lock is held meanwhile, so that no
     new controller adopts nodes that are about to be killed, and none loses its own.
 
-    Raises `Error` job-running if a controller has it, process-stuck. A record that cannot be
-    written is told and stays as it is.
+    Raises `Error` job-running if a controller has it, process-stuck, and ray-unreachable unless the
+    job has ended. A record that cannot be written is told and stays as it is.
     """
     with contextlib.ExitStack() as held:
         unwritable = _locked_if_possible(folder, held)
-        with engines.opened(folder) as engine:
-            nodes = tuple(agent.node for agent in engine.living())
-            fenced = engine.clear()
+        try:
+            engine = held.enter_context(engines.opened(folder))
+        except Error as error:
+            if not records.went_before_its_cluster(folder, error):
+                raise
+            say(f"{error.what}: whether anything of {folder.name} is left there is not known")
+            return 0
+        nodes = tuple(agent.node for agent in engine.living())
+        fenced = engine.clear()
         remedy = f"holdfast stop {folder.name}   (once the process has exited)"
         require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
         try:

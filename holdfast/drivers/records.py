@@ -27,7 +27,7 @@ from holdfast.controller import Limits, State
 from holdfast.diagnosis import lemons
 from holdfast.drivers import report
 from holdfast.drivers.engines import clear, use_ray
-from holdfast.drivers.fencing import require_gone
+from holdfast.drivers.fencing import Fenced, require_gone
 from holdfast.drivers.incident_facts import IncidentFacts
 from holdfast.errors import Error
 from holdfast.events import NodeJoined
@@ -134,8 +134,23 @@ def _moved_away(folder: Path) -> Path:
     """The record of a job under another name, once nothing of the job runs any more."""
     with locked(folder):
         remedy = f"wait until it has exited (holdfast stop {folder.name}), or use another --name"
-        require_gone(clear(folder), f"job {folder.name!r} cannot be replaced", remedy)
+        require_gone(_cleared(folder), f"job {folder.name!r} cannot be replaced", remedy)
         return folder.rename(f"{_beside(folder)}.old")
+
+
+def _cleared(folder: Path) -> Fenced:
+    try:
+        return clear(folder)
+    except Error as error:
+        if not went_before_its_cluster(folder, error):
+            raise
+        return Fenced(0, ())
+
+
+def went_before_its_cluster(folder: Path, error: Error) -> bool:
+    """Whether nobody needs the Ray cluster that cannot be asked: the job has ended, and what was
+    its own there has been given back."""
+    return error.slug in ("ray-unreachable", "ray-missing") and state_of(folder).ended
 
 
 def _take_place(name: str, temporary: Path, folder: Path, old: Path | None) -> None:
@@ -403,23 +418,22 @@ def given_up(folder: Path) -> dict[str, str]:
 
 def status(folder: Path, now: float) -> JobStatus:
     """What the journal says of the job; `client.status` also asks the controller."""
-    state = state_of(folder)
-    until = _until(folder, state, now)
-    return report.job_status(
-        folder.name,
-        state,
-        ledger_of(folder, None if state.ended else until),
-        controller="ended" if state.ended else "away",
-    )
+    state, accounts, facts = _accounts(folder, now)
+    controller = "ended" if state.ended else "away"
+    return report.job_status(folder.name, state, accounts, controller=controller, wall=facts.wall)
 
 
 def incidents(folder: Path, now: float) -> list[Incident]:
     """Every incident with its cost."""
+    state, accounts, facts = _accounts(folder, now)
+    return report.incidents(folder.name, state, accounts, facts)
+
+
+def _accounts(folder: Path, now: float) -> tuple[State, Ledger, IncidentFacts]:
     state, path, facts = state_of(folder), folder / JOURNAL, IncidentFacts()
     until = None if state.ended else _until(folder, state, now)
     entries = facts.passing(until_damage(path))
-    accounts = ledger(journal.read_header(path).created_at, entries, until)
-    return report.incidents(folder.name, state, accounts, facts)
+    return state, ledger(journal.read_header(path).created_at, entries, until), facts
 
 
 def goodput(folder: Path, now: float) -> Goodput:

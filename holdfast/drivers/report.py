@@ -1,9 +1,11 @@
 """The controller's state and the ledger, put into the shapes people get. Pure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypedDict
+
+import msgspec
 
 from holdfast.checkpoint.copy_placement import survival
 from holdfast.checkpoint.tiers import Tier
@@ -13,6 +15,7 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.state import Node, TierRecord
 from holdfast.drivers.incident_facts import IncidentFacts
 from holdfast.drivers.otlp import ids
+from holdfast.drivers.wall_marks import WallMarks
 from holdfast.goodput.ledger import Ledger
 from holdfast.masking import MASK, SECRET_NAME, masker
 from holdfast.messages import SAVES, WorkerReport
@@ -29,6 +32,7 @@ from holdfast.status import (
 from holdfast.versions import ENV
 
 SLOW_SHOWN = 4
+Moment = Callable[[float], float]  # what the wall clock showed at a time of the controller's
 PREPARING = "preparing"  # a spare whose workers are on their way to `join()`
 
 
@@ -39,8 +43,10 @@ def job_status(
     *,
     controller: str,
     telemetry: Mapping[int, WorkerReport] | None = None,
+    wall: WallMarks | None = None,
 ) -> JobStatus:
     """`JobStatus` from what is journaled and, where there is a live controller, telemetry."""
+    moment = (wall or WallMarks()).moment
     workers = telemetry or {}
     first = workers.get(0)
     step = _lowest_step(workers, state)
@@ -59,7 +65,7 @@ def job_status(
                 rank=n.node_rank,
                 node=n.node,
                 pids=_pids(n, state, workers),
-                conditions=_conditions(n, state),
+                conditions=_conditions(n, state, moment),
             )
             for n in sorted(state.nodes.values(), key=lambda n: (n.node_rank is None, n.node_rank))
         ),
@@ -70,7 +76,7 @@ def job_status(
         wall_s=ledger.wall_s,
         loss=loss if finite else None,
         loss_is=None if finite or loss is None else spelled(loss),
-        notes=tuple(state.notes),
+        notes=tuple(msgspec.structs.replace(one, at=moment(one.at)) for one in state.notes),
         step_time_s=first.step_time_s if first else None,
         steps_total=(first.steps_total or None) if first else None,
         snapshot_step=min((w.snapshot_step for w in workers.values()), default=None),
@@ -86,7 +92,7 @@ def job_status(
         size_why=state.sizing.why or None,
         spares_why=state.limits.spares_why or None,
         version=state.version.number,
-        updates=_updates(state),
+        updates=_updates(state, moment),
         **_seen(workers),
     )
 
@@ -111,13 +117,13 @@ def _snapshots(workers: Mapping[int, WorkerReport]) -> _Snapshots:
     }
 
 
-def _updates(state: State) -> tuple[UpdateStatus, ...]:
+def _updates(state: State, moment: Moment) -> tuple[UpdateStatus, ...]:
     return tuple(
         UpdateStatus(
             version=one.version.number,
             id=one.id,
             by=one.by,
-            at=one.at,
+            at=moment(one.at),
             when=one.when,
             stage=str(one.stage),
             why=one.why or None,
@@ -166,7 +172,7 @@ def _slow(state: State) -> str:
     return "; ".join(stragglers.text_of(state, one) for one in slow[:SLOW_SHOWN])
 
 
-def _conditions(node: Node, state: State) -> tuple[NodeCondition, ...]:
+def _conditions(node: Node, state: State, moment: Moment) -> tuple[NodeCondition, ...]:
     return tuple(
         NodeCondition(
             condition=one.condition,
@@ -174,7 +180,7 @@ def _conditions(node: Node, state: State) -> tuple[NodeCondition, ...]:
             device=one.device,
             detail=one.detail,
             advice=one.advice,
-            since=one.at,
+            since=moment(one.at),
             fault=one.fault,
         )
         for one in standing(state, node.node)
@@ -296,6 +302,7 @@ def _incident(job: str, record: IncidentRecord, ledger: Ledger, facts: IncidentF
         attempt=record.attempt,
         step=record.step,
         started_at=record.started_at,
+        ahead_s=facts.wall.ahead_s(record.started_at),
         ended_at=record.ended_at,
         overtaken=record.overtaken,
         lost_s=round(sum(bill.values()), 3),

@@ -125,7 +125,7 @@ def _told(found: ReportedIncident) -> str:
     )
     known = found.known_problem
     lines = [
-        ("when", words.moment(one.started_at)),
+        ("when", words.moment(one.started_at + one.ahead_s)),
         ("where", _place(one)),
         ("did", "; ".join(dict.fromkeys(f"{a.action}: {a.reason}" for a in one.actions))),
         ("paid", f"{words.length(one.lost_s)} ({bill})" if bill else ""),

@@ -5,6 +5,8 @@ two may differ, and what other programs compare with theirs is told by the wall 
 
 import time
 
+SET_S = 1.0  # by which a clock was set, and not only corrected
+
 
 class Clock:
     """Wall time once, monotonic from there.
@@ -19,6 +21,11 @@ class Clock:
     def now(self) -> float:
         """The present."""
         return time.monotonic() + self._offset
+
+    def wall_ahead_s(self) -> float | None:
+        """Of the wall clock; None unless it was set or the machine has slept, since this began."""
+        ahead_s = time.time() - self.now()
+        return round(ahead_s, 3) if abs(ahead_s) >= SET_S else None
 
     @property
     def ahead_s(self) -> float:

@@ -61,8 +61,9 @@ class Decisions:
     """Facts in, orders out. `orders` may be carried out while nothing is `pending`.
 
     `acknowledge` is told up to which fact those of a node are held, `disk_full` that the journal
-    cannot be written, or can be once more. `observe` hears of each entry as it is decided, and
-    `explain` may add to a fact what we know of it.
+    cannot be written, or can be once more. `observe` hears of each entry as it is decided,
+    `explain` may add to a fact what we know of it, and `wall_ahead_s` says how far the wall clock
+    is ahead of ours.
     """
 
     def __init__(
@@ -74,17 +75,22 @@ class Decisions:
         disk_full: Callable[[bool], None],
         clock: Callable[[], float],
     ) -> None:
-        self._controller, self._state, self._book = controller, controller.state, book
+        self._controller, self._book = controller, book
         self._replicas, self._clock = replicas, clock
         self._acknowledge, self._disk_full = acknowledge, disk_full
         self.orders: deque[AnyAction] = deque()
         self.observe: Callable[[Entry, State], None] = lambda _entry, _state: None
         self.explain: Callable[[AnyEvent], AnyEvent] = lambda event: event
+        self.wall_ahead_s: Callable[[], float | None] = lambda: None
         self._facts: deque[_Waiting] = deque()
         self._replies: list[Callable[[], None]] = []  # to be given once all facts so far are held
         self._exits: Exits[Receipt] = Exits(self._state)
         self._batch = _Batch(durable=True, held=True)
         self._retry_at: float | None = None  # when the full disk is tried again
+
+    @property
+    def _state(self) -> State:
+        return self._controller.state
 
     # ── facts ──
 
@@ -172,7 +178,8 @@ class Decisions:
         at = max(self._clock(), self._state.now)
         actions = self._controller.handle(event, at)
         chosen = self._controller.choices
-        entry = Entry(self._book.seq + 1, at, event, tuple(actions), chosen)
+        ahead_s = self.wall_ahead_s()
+        entry = Entry(self._book.seq + 1, at, event, tuple(actions), chosen, ahead_s)
         self._book.append(entry)
         self.orders.extend(actions)
         self.observe(entry, self._state)

@@ -47,7 +47,8 @@ class HangDetection:
         self._watch = HangWatch(state.limits.hang_timeout_s, state.limits.step_timeout_s)
         self._looks = StackCollection(send, itertools.count(1, 2), LOOKS, APART_S)
         self._asked = StackCollection(send, itertools.count(2, 4))
-        self._native = StackCollection(send, itertools.count(4, 4), native=True)
+        self._send, self._native_numbers = send, itertools.count(4, 4)
+        self._native: dict[int | None, StackCollection] = {}  # by the one rank; None: of all
         self._reachability = Reachability(state, put)
         self.may_stand: Callable[[], bool] = lambda: True
         self.stacks: Mapping[int, tuple[str, ...]] = {}  # of the hang that was judged last
@@ -71,7 +72,8 @@ class HangDetection:
         self._now = now
         self._looks.look(now)
         self._asked.look(now)
-        self._native.look(now)
+        for collection in self._of_c():
+            collection.look(now)
         if self._watches and self._watch.is_due(now) and self.may_stand():
             catch_up()
             if self._watch.is_due(now):
@@ -117,11 +119,34 @@ class HangDetection:
         return {nodes[node].name: one for node, one in told.items() if node in nodes}
 
     def ask(
-        self, connected: Collection[str], now: float, reply: Reply, *, native: bool = False
+        self,
+        connected: Collection[str],
+        now: float,
+        reply: Reply,
+        *,
+        native: bool = False,
+        rank: int | None = None,
     ) -> None:
-        """Somebody wants to see where the workers are, `native` with frames of C."""
-        asked = self._native if native else self._asked
-        asked.ask(self._members(), connected, now, reply)
+        """Somebody wants to see where the workers are, `native` with frames of C, for which nobody
+        is paused but this `rank`, if one is named."""
+        if not native:
+            self._asked.ask(self._members(), connected, now, reply)
+            return
+        self._of_c()
+        found = self._native.setdefault(rank, self._new(rank))
+        found.ask(self._members() if rank is None else self._home_of(rank), connected, now, reply)
+
+    def _new(self, rank: int | None) -> StackCollection:
+        return StackCollection(self._send, self._native_numbers, native=True, rank=rank)
+
+    def _of_c(self) -> list[StackCollection]:
+        """Those that are under way."""
+        self._native = {rank: one for rank, one in self._native.items() if one.asks}
+        return list(self._native.values())
+
+    def _home_of(self, rank: int) -> list[str]:
+        node = self._state.ranks.get(rank // self._state.workers_per_node)
+        return [node] if node is not None else []
 
     def _members(self) -> list[str]:
         return [node for _, node in sorted(self._state.ranks.items())]
@@ -131,14 +156,16 @@ class HangDetection:
         self._now = now
         self._looks.answered(node, answer, now)
         self._asked.answered(node, answer, now)
-        self._native.answered(node, answer, now)
+        for collection in self._of_c():
+            collection.answered(node, answer, now)
 
     def gone(self, node: str, now: float) -> None:
         """Its connection is gone."""
         self._now = now
         self._looks.gone(node, now)
         self._asked.gone(node, now)
-        self._native.gone(node, now)
+        for collection in self._of_c():
+            collection.gone(node, now)
 
 
 def _with(judged: HangJudged, line: str) -> HangJudged:

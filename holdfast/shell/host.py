@@ -40,6 +40,7 @@ class Host:
         self.shell = shell
         self.server = Server(shell, token, clock.now, self.wake)
         shell.catch_up, shell.wake = self.server.catch_up, self.wake
+        shell.decisions.wall_ahead_s = clock.wall_ahead_s
         shell.nodes.knocking.knock = self._knock
         self._clock, self._timeout_s = clock, timeout_s
         self._loop = asyncio.get_running_loop()

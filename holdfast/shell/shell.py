@@ -270,8 +270,8 @@ class Shell:
             case AskStatus():
                 reply(StatusReply(status=self._engine.status()))
             case AskStacks():
-                native = message.native
-                self.hangs.ask(self.nodes.connected, self._clock(), reply, native=native)
+                native, rank, now = message.native, message.rank, self._clock()
+                self.hangs.ask(self.nodes.connected, now, reply, native=native, rank=rank)
             case AskChecks():
                 self.checks.ask(self.nodes.connected, self._clock(), reply)
             case AskReplay():

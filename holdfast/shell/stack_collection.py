@@ -39,9 +39,12 @@ class StackCollection:
         apart_s: float = 0.0,
         *,
         native: bool = False,
+        rank: int | None = None,
     ) -> None:
         self._send, self._numbers = send, numbers
-        self._question = TakeStacks(number=0, looks=looks, apart_s=apart_s, native=native)
+        self._question = TakeStacks(
+            number=0, looks=looks, apart_s=apart_s, native=native, rank=rank
+        )
         self._number = 0
         self._replies: list[Reply] = []
         self._waiting: deque[str] = deque()

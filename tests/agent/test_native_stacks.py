@@ -4,13 +4,16 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from holdfast.agent import stack_dump
+from holdfast.agent import looks, stack_dump
 from holdfast.agent.native_stacks import native_stacks_of
 from holdfast.agent.stack_dump import LookedAt
+from holdfast.agent.workers import Worker
+from holdfast.messages import Assignment, Stacks, TakeStacks
 from holdfast.stacks import StackGroup
 from tests.agent.test_stack_dump import HAS_CHILDREN, IN_C, PRINTED, Start, start
 from tests.patience import until
@@ -75,6 +78,27 @@ def test_all_of_a_node_are_given_up_when_the_time_is_over(
     assert all(why.startswith("no frames of C: ") for why in told)
     assert "no frames of C: there was no time left for it" in told, "two are read at once"
     assert sum(one.count for one in groups) == 3 and all(one.threads for one in groups)
+
+
+def test_of_the_one_rank_that_is_asked_for_no_other_worker_is_paused(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = tmp_path / "read"
+    fake(tmp_path, monkeypatch, f'echo "$@" >> {read}')
+    workers = [_worker(rank, start(IN_C).pid) for rank in range(2)]
+    order = TakeStacks(number=3, native=True, rank=1)
+    told = asyncio.run(looks.obey(order, workers, lambda _rank: False))
+    assert isinstance(told, Stacks) and told.number == 3
+    assert [one.ranks for one in told.groups] == [((1, 1),)]
+    paused = read.read_text()
+    assert str(workers[1].pid) in paused and str(workers[0].pid) not in paused
+
+
+def _worker(rank: int, pid: int) -> Worker:
+    """One whose stacks are read from outside."""
+    nothing: Any = None
+    given = Assignment(attempt=1, rank=rank, local_rank=rank, world_size=2, redo_until=0, env={})
+    return Worker(rank, rank, page=nothing, output=nothing, pid=pid, assignment=given)
 
 
 def test_one_that_a_signal_has_stopped_is_not_waited_for(start: Start) -> None:

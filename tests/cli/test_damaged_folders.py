@@ -269,7 +269,7 @@ def test_a_controller_that_is_being_killed_holds_its_lock_a_moment_longer_than_i
 
     monkeypatch.setattr("holdfast.drivers.client.request", gone)
     assert cli.main(["stop", "hurt"]) == 0
-    assert "no process of hurt is running" in capsys.readouterr().out
+    assert "hurt had already ended: stopped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["controller.json", "token"])

@@ -270,6 +270,17 @@ def test_who_could_not_reach_whom_is_told_with_the_incident(
     assert f"  reach  {line}\n" in capsys.readouterr().out
 
 
+def test_after_an_incident_what_the_job_waits_for_is_told_with_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lacks = "Ray, to place 1 of its nodes (node-1); each asks for {GPU: 8}; free: {GPU: 0 of 16}"
+    waits = msgspec.structs.replace(STATUS, phase="waiting", waiting_for=lacks)
+    why._print(waits, incident(), 1, [], "")
+    assert f"\n  waits  for {lacks}\n" in capsys.readouterr().out
+    why._print(STATUS, incident(), 1, [], "")
+    assert "  waits  " not in capsys.readouterr().out
+
+
 def test_every_node_of_an_incident_is_named() -> None:
     lost = incident(rank=None, node="b", nodes=("b", "c", "a"))
     assert story.place(lost) == "b, c, a, attempt 1"

@@ -1,5 +1,6 @@
 """A job whose controller died, after any line of its journal, is stopped in its record, too."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -113,6 +114,43 @@ def test_a_job_whose_lock_cannot_be_had_for_lack_of_rights_is_ended_all_the_same
     monkeypatch.setattr(records, "_open_lock", refused)
     assert stop_abandoned(whole, "holdfast stop") == 0
     assert "does not say that it was stopped" in capsys.readouterr().err
+
+
+@pytest.fixture
+def ray_is_gone(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job was one on a Ray cluster that does not answer any more."""
+
+    def away() -> None:
+        raise Error(
+            "ray-unreachable", "there is no Ray cluster at 10.0.0.1:6379", why="x", help="y"
+        )
+
+    engines.use_ray(whole, "10.0.0.1:6379")
+    monkeypatch.setattr(engines, "ray_engine", away)
+
+
+@pytest.mark.usefixtures("ray_is_gone")
+def test_a_job_that_has_ended_needs_its_ray_cluster_no_more(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (whole / engines.RAY_FILE).rename(aside := whole / "aside")
+    stop_abandoned(whole, "holdfast stop")
+    aside.rename(whole / engines.RAY_FILE)
+    capsys.readouterr()
+    assert cli.main(["stop", "job"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "job had already ended: stopped\n"
+    assert "there is no Ray cluster at 10.0.0.1:6379" in said.err
+    os.close(records.create(records.load_job(whole), whole, replace=True, now=NOW))
+    assert [path.name for path in whole.parent.iterdir()] == ["job"], "and may be replaced"
+
+
+@pytest.mark.usefixtures("ray_is_gone")
+def test_one_that_has_not_may_run_there(whole: Path) -> None:
+    with pytest.raises(Error) as raised:
+        stop_abandoned(whole, "holdfast stop")
+    assert raised.value.slug == "ray-unreachable"
+    assert not records.state_of(whole).ended
 
 
 @pytest.mark.usefixtures("home")

@@ -38,6 +38,12 @@ Node = Callable[..., "subprocess.Popen[bytes]"]
 JOB = Job(name="job", command=("true",))
 
 
+def id_of(number: int) -> str:
+    """Of a node of this process's tests: by it processes are killed and memory is removed, which
+    must not be those of the same test elsewhere."""
+    return f"node-{number}-{os.getpid():08x}"
+
+
 @pytest.fixture
 def node(home: Path) -> Iterator[Node]:  # noqa: ARG001
     """Start a process that carries the marks of a node of the job in `folder`."""
@@ -46,7 +52,7 @@ def node(home: Path) -> Iterator[Node]:  # noqa: ARG001
     def start(
         folder: Path, number: int = 0, *, card: bytes | None = None
     ) -> "subprocess.Popen[bytes]":
-        node, path = f"node-{number}-{number:08x}", folder / "nodes" / f"node-{number}"
+        node, path = id_of(number), folder / "nodes" / f"node-{number}"
         path.mkdir(parents=True, exist_ok=True)
         marks = {"HOLDFAST_NODE": node, "HOLDFAST_JOB": "job", "HOLDFAST_JOB_DIR": str(folder)}
         started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}))
@@ -138,7 +144,7 @@ def test_a_job_of_the_same_name_below_another_home_is_never_touched(
     process = node(theirs)
     shutil.copytree(theirs / "nodes", folder / "nodes")  # even its very own cards are here
     assert living(folder) == [] and [n.name for n in living(theirs)] == ["node-0"]
-    assert fence_nodes(folder, ["node-0-00000000"]).killed == 0
+    assert fence_nodes(folder, [id_of(0)]).killed == 0
     os.close(create(JOB, folder, replace=True, now=2.0))
     assert stop_abandoned(folder, "a test") == 0
     assert process.poll() is None
@@ -162,8 +168,8 @@ def test_spared_nodes_stay_and_so_does_whoever_asks(
 ) -> None:
     folder = made(home)
     kept, stray = node(folder, 0), node(folder, 1, card=b"")
-    monkeypatch.setenv("HOLDFAST_NODE", "node-1-00000001")
-    assert fence_job(folder, spared=frozenset({"node-0-00000000"})).killed == 1
+    monkeypatch.setenv("HOLDFAST_NODE", id_of(1))
+    assert fence_job(folder, spared=frozenset({id_of(0)})).killed == 1
     assert kept.poll() is None and ended(stray)
 
 
@@ -182,7 +188,7 @@ def test_what_cannot_be_killed_is_named_and_nothing_is_removed(
         with pytest.raises(Error) as raised:
             act()
         assert raised.value.slug == "process-stuck" and raised.value.status == ExitStatus.PLATFORM
-        assert f"process {process.pid} of node-0-00000000" in raised.value.why
+        assert f"process {process.pid} of {id_of(0)}" in raised.value.why
         assert "uninterruptible sleep (state D)" in raised.value.why
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in folder.parent.iterdir()] == ["job"]
@@ -202,7 +208,7 @@ def test_a_node_is_given_up_for_good_whatever_cannot_be_killed_of_it(
     async def fenced() -> Sequence[AnyEvent]:
         with driver_of(folder) as driver:
             found: asyncio.Future[Sequence[AnyEvent]] = asyncio.get_running_loop().create_future()
-            driver.remove(Fence(node="node-0-00000000", reason="it is late"), found.set_result)
+            driver.remove(Fence(node=id_of(0), reason="it is late"), found.set_result)
             return await found
 
     (told,) = asyncio.run(fenced())
@@ -214,11 +220,11 @@ def test_a_node_is_given_up_for_good_whatever_cannot_be_killed_of_it(
 def test_named_memory_of_a_node_goes_with_it(home: Path, node: Node) -> None:
     folder = made(home)
     processes = [node(folder, number) for number in range(2)]
-    kept = [node_memory.made(f"node-{number}-{number:08x}") for number in range(2)]
+    kept = [node_memory.made(id_of(number)) for number in range(2)]
     for memory in kept:
         assert memory is not None
         (memory / "vader_segment.0").write_bytes(b"x")
-    assert fence_nodes(folder, ["node-0-00000000"]).killed == 1
+    assert fence_nodes(folder, [id_of(0)]).killed == 1
     assert [memory.exists() for memory in kept if memory] == [False, True]
     assert fence_job(folder).killed == 1
     assert [memory.exists() for memory in kept if memory] == [False, False]
@@ -234,7 +240,7 @@ def test_the_end_of_a_job_does_not_wait_for_an_agent_that_has_not_said_hello(
 
     async def end() -> None:
         with driver_of(folder) as driver:
-            driver._add(AgentProcess("node-0-00000000", "node-0", process.pid, process), 60.0)
+            driver._add(AgentProcess(id_of(0), "node-0", process.pid, process), 60.0)
             await asyncio.wait_for(driver._end(Outcome.STOPPED), PATIENCE_S)
 
     asyncio.run(end())

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from opentelemetry.exporter.otlp.common import http
 
 from holdfast.actions import Entry
 from holdfast.controller import IncidentRecord, Limits, Phase, State
@@ -147,6 +148,21 @@ def test_what_is_refused_for_now_is_sent_again_and_said_once(
     assert back.endswith("delivered again")
     ids = [span.span_id for span in receiver.spans()]
     assert len(ids) == 2 * 5 and len(set(ids)) == 4, "the same ids each time"
+
+
+def test_that_it_is_sent_again_is_said_once_in_a_line(
+    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exporter says so of its own attempts, which have all failed by then."""
+    monkeypatch.setattr(http, "_MAX_RETRIES", 2)  # of the exporter, in each of ours
+    receiver.answers = [503, 503]
+    box = sending(endpoint=receiver.url, signals=["traces"])
+    box.incident(trace(1))
+    assert until(lambda: len(receiver.spans()) == 3 * 2)
+    box.close(PATIENCE_S)
+    away, _back = capsys.readouterr().err.splitlines()
+    assert away.startswith("holdfast: otlp traces (127.0.0.1): Transient error ")
+    assert away.count("retrying") == 1 and away.endswith("; retrying")
 
 
 def test_a_receiver_that_hangs_holds_up_nobody_and_what_it_has_not_taken_is_counted(

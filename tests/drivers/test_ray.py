@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from holdfast.drivers.ray import room
+
 SAYS = """
 from pathlib import Path
 import pytest, ray, sys
@@ -40,3 +42,14 @@ def test_other_versions_are_told_and_equal_paths_are_no_equal_jobs(tmp_path: obj
     if "No module named 'ray'" in done.stderr:
         pytest.skip("Ray is not installed")
     assert done.returncode == 0, done.stderr
+
+
+def test_what_ray_lacks_can_be_seen_beside_what_was_asked_for() -> None:
+    bundle = {"CPU": 32.0, "GPU": 8.0, "memory": 256.0 * 2**30, "rack_a": 1.0}
+    total = {"CPU": 128.0, "GPU": 16.0, "memory": 1.0e12, "node:10.0.0.1": 1.0}
+    left = {"CPU": 12.5, "memory": 2.5 * 2**30}
+    assert room.asked(bundle) == "CPU: 32, GPU: 8, memory: 256 GiB, rack_a: 1"
+    assert room.free(bundle, left, total, 2) == (
+        "{CPU: 12.5 of 128, GPU: 0 of 16, memory: 2.5 GiB of 931.3 GiB, rack_a: 0 of 0} "
+        "on 2 machines"
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.actions import Outcome
+from holdfast.actions import Entry, Outcome
 from holdfast.controller import Limits
 from holdfast.events import DeadlinePassed, JobSubmitted, StopRequested
 from holdfast.messages import Start, Stop
@@ -48,6 +48,24 @@ def test_it_runs_until_the_job_has_ended() -> None:
     async def test(site: Site) -> None:
         site.shell.put(StopRequested(by="me"))
         assert await site.host.run({}, nothing) is Outcome.STOPPED
+
+    hosted(test)
+
+
+def test_its_journal_says_how_far_the_wall_clock_is_ahead_of_what_it_decides_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after the machine has slept: what is told of it is told by the clock of all other logs."""
+
+    async def test(site: Site) -> None:
+        wall = time.time
+        monkeypatch.setattr(time, "time", lambda: wall() + 28_800.0)
+        seen: list[Entry] = []
+        site.shell.decisions.observe = lambda entry, _state: seen.append(entry)
+        site.shell.put(StopRequested(by="me"))
+        await site.host.run({}, nothing)
+        assert seen[-1].ahead_s == pytest.approx(28_800.0, abs=1.0)
+        assert seen[-1].at < wall() + 60, "and not decided by it"
 
     hosted(test)
 

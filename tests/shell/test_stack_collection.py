@@ -194,3 +194,26 @@ def test_frames_of_c_are_waited_for_longer_and_are_an_answer_of_their_own() -> N
     [told] = replies
     assert isinstance(told, StacksReply) and told.missing == ("b",)
     assert told.groups[0].frames[-1] == "ncclRecv (libnccl.so)"
+
+
+def test_for_frames_of_c_of_one_rank_nobody_else_is_paused() -> None:
+    """Whoever asks for another rank meanwhile, or for all, is not told of that one."""
+    scene, first, second, every = Scene(), list[ToClient](), list[ToClient](), list[ToClient]()
+    a, b = scene.running("a", "b")
+    for rank, replies in ((1, first), (0, second), (None, every)):
+        scene.shell.client(AskStacks(native=True, rank=rank), replies.append)
+    whole = TakeStacks(number=12, native=True)
+    assert b.told(TakeStacks) == [TakeStacks(number=4, native=True, rank=1), whole]
+    assert a.told(TakeStacks) == [TakeStacks(number=8, native=True, rank=0), whole]
+    scene.shell.answered("b", Stacks(number=4, groups=(group(1),)))
+    assert first == [StacksReply(groups=(group(1),))] and second == every == []
+    scene.shell.client(AskStacks(native=True, rank=1), first.append)
+    assert b.told(TakeStacks)[-1] == TakeStacks(number=16, native=True, rank=1), "a new look"
+
+
+def test_of_a_rank_that_no_node_has_there_are_no_frames_of_c() -> None:
+    scene, replies = Scene(), list[ToClient]()
+    a, b = scene.running("a", "b")
+    scene.shell.client(AskStacks(native=True, rank=7), replies.append)
+    assert replies == [StacksReply(groups=())]
+    assert a.told(TakeStacks) == b.told(TakeStacks) == []

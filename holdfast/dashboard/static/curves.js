@@ -93,7 +93,7 @@ export class Curves {
   // What is marked: where the axis is steps, by the step that was known then.
   marks() {
     const axis = this.axis === "at" ? (one) => one.at : (one) => one.step;
-    const faults = this.told.incidents.map((one) => ({ kind: "incident", at: one.started_at, step: one.step }));
+    const faults = this.told.incidents.map((one) => ({ kind: "incident", at: one.started_at + one.ahead_s, step: one.step }));
     return [...faults, ...this.told.marks.filter((one) => one.kind === "update" || one.kind === "checkpoint")]
       .map((one) => [one.kind, axis(one)]).filter(([, at]) => at !== null);
   }

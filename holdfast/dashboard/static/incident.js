@@ -42,7 +42,7 @@ function story(one) {
   for (const choice of one.choices) events.push([choice.at, `chosen for ${choice.about}: ${choice.step}`]);
   if (one.ended_at !== null) events.push([one.ended_at, one.overtaken ? "the next incident begins" : "training is productive again"]);
   events.sort((a, b) => a[0] - b[0]);
-  return [el("p", { class: "quiet" }, `began ${moment(one.started_at)}${one.ended_at === null ? ", not over" : ""}`),
+  return [el("p", { class: "quiet" }, `began ${moment(one.started_at + one.ahead_s)}${one.ended_at === null ? ", not over" : ""}`),
     el("ol", { class: "story" }, events.map(([at, text]) => el("li", {}, el("time", {}, `+ ${duration(Math.max(0, at - one.started_at))}`), text)))];
 }
 

@@ -8,7 +8,7 @@ export function incidents(name, found, at, more) {
   const link = (one, text) => el("a", { href: `#/job/${encodeURIComponent(name)}/incident/${one.id}` }, text);
   const shown = more.all ? ALL : Math.max(SHOWN, at + 1);
   const rows = [...found].reverse().slice(0, shown).map((one, number) => el("tr", { class: number === at ? "current" : "" },
-    el("td", { class: "n" }, link(one, String(one.id))), el("td", { class: "time" }, moment(one.started_at)), el("td", { class: "time" }, link(one, one.cause)),
+    el("td", { class: "n" }, link(one, String(one.id))), el("td", { class: "time" }, moment(one.started_at + one.ahead_s)), el("td", { class: "time" }, link(one, one.cause)),
     el("td", { class: "n" }, one.confidence === null ? "" : share(one.confidence, 0)), el("td", { class: "long" }, one.summary, " ", el("span", { class: "quiet" }, where(one))),
     el("td", { class: "n" }, one.ended_at === null ? "open" : duration(one.ended_at - one.started_at)),
     el("td", { class: "n" }, duration(one.lost_s)), el("td", { class: "n" }, String(one.steps_lost))));

@@ -159,7 +159,7 @@ export function bill(name, incident) {
   if (!incident) return el("p", { class: "quiet" }, "There has been no incident.");
   const parts = Object.entries(incident.bill).filter(([, s]) => s > 0).sort((a, b) => b[1] - a[1]);
   return [el("h3", {}, el("a", { href: `#/job/${encodeURIComponent(name)}/incident/${incident.id}` }, `Incident ${incident.id}`), `: ${incident.cause}`),
-    el("div", {}, incident.summary), el("div", { class: "quiet" }, `${moment(incident.started_at)}, ${where(incident)}`),
+    el("div", {}, incident.summary), el("div", { class: "quiet" }, `${moment(incident.started_at + incident.ahead_s)}, ${where(incident)}`),
     parts.length > 0 && el("div", { class: "stack", "aria-hidden": "true" }, parts.map(([bucket, s]) =>
       el("div", { style: { background: bucketColour(bucket), flex: `${(100 * s) / incident.lost_s} 0 1px` } }))),
     el("table", {}, el("tbody", {}, parts.map(([bucket, s]) => el("tr", {}, el("td", {}, swatch(bucket), bucketName(bucket)),

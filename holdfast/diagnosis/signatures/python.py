@@ -82,11 +82,13 @@ PYTHON = (
     signature(
         "checkpoint-file-damaged",
         r"PytorchStreamReader failed|invalid header or archive is corrupted|HeaderTooLarge|"
-        r"MetadataIncompleteBuffer|InvalidHeaderDeserialization",
+        r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|pickle data was truncated|"
+        r"SafetensorError: Error while deserializing header|unexpected EOF, expected \d+ more|"
+        r"seems not fully written|holdfast: .* is incomplete \([\d,]+ bytes\)",
         Blame.STORAGE,
         "A checkpoint file is incomplete or damaged.",
-        "Go back to the one before; write to a temporary name and rename, so that a process that "
-        "dies leaves no half file.",
+        "Move it away and go back to the one before; write to a temporary name and rename, so that "
+        "a process that dies leaves no half file (docs/guides/trainers.md).",
     ),
     signature(
         "weights-only",

@@ -339,8 +339,11 @@ class KubernetesDriver:
     def _asked_for_stacks(self, reply: Callable[[StacksReply], None]) -> None:
         self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply)
 
-    def _asked_for_native(self, reply: Callable[[StacksReply], None]) -> None:
-        self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply, native=True)
+    def _asked_for_native(
+        self, reply: Callable[[StacksReply], None], rank: int | None = None
+    ) -> None:
+        connected, now = self._shell.nodes.connected, self._clock.now()
+        self._shell.hangs.ask(connected, now, reply, native=True, rank=rank)
 
     def _asked_for_checks(self, reply: Callable[[ChecksReply], None]) -> None:
         self._shell.checks.ask(self._shell.nodes.connected, self._clock.now(), reply)

@@ -2,11 +2,11 @@
 profiles of running workers, for whoever asks from outside: by two ConfigMaps, like a stop.
 
 A question is an annotation on the job's ConfigMap, a word that nobody has used before; one that
-begins with `native-` wants frames of C, with `check-` it asks for checks, after `replay-` it says
-what is to be repeated, and after `profile-` what is to be profiled, and after `trace-` which part
-of a trace is to be handed out. What was answered is ConfigMap `NAME-stacks` with the same word,
-compressed, as much as one may have. The command line never talks to the controller, so there is no
-other way.
+begins with `native-` wants frames of C, of a rank where its number follows, with `check-` it asks
+for checks, after `replay-` it says what is to be repeated, and after `profile-` what is to be
+profiled, and after `trace-` which part of a trace is to be handed out. What was answered is
+ConfigMap `NAME-stacks` with the same word, compressed, as much as one may have. The command line
+never talks to the controller, so there is no other way.
 
 Words stay where they are, so a new controller finds the last one: what was answered is not asked
 again, and a profile of which nobody knows whether it was begun is refused.
@@ -43,6 +43,7 @@ CHECKS, REPLAY, PROFILE, TRACE = "check-", "replay-", "profile-", "trace-"
 NATIVE = "native-"
 
 Ask = Callable[[Callable[[StacksReply], None]], None]
+AskNative = Callable[[Callable[[StacksReply], None], int | None], None]
 AskChecks = Callable[[Callable[[ChecksReply], None]], None]
 Repeat = Callable[[StepsToRepeat, Callable[[ReplayReply], None]], None]
 Profile = Callable[[ProfileWish, Callable[[ProfileReply], None]], None]
@@ -60,14 +61,14 @@ class _Answered(NamedTuple):
 class Respondents(NamedTuple):
     """Who knows the answers: `ask` has the workers looked at, `check` the machines of spares,
     `repeat` a step repeated, `profile` steps profiled, and `hand_out` parts of traces sent.
-    `native`: as `ask`, with frames of C."""
+    `native`: as `ask`, with frames of C, of one rank or of all."""
 
     ask: Ask
     check: AskChecks
     repeat: Repeat
     profile: Profile
     hand_out: HandOut
-    native: Ask
+    native: AskNative
 
 
 def stacks_name(job: str) -> str:
@@ -117,7 +118,7 @@ class PublishedStacks:
         elif word.startswith(TRACE):
             self._hand_out(word, answer)
         elif word.startswith(NATIVE):
-            self._by.native(answer)
+            self._by.native(answer, _rank_in(word))
         else:
             self._by.ask(answer)
 
@@ -176,12 +177,24 @@ def _packed(reply: AnyAnswer) -> bytes:
         reply = msgspec.structs.replace(reply, groups=half)
 
 
+def _rank_in(word: str) -> int | None:
+    """Which one is meant by a word for frames of C; None: all."""
+    rank, named, _ = word.removeprefix(NATIVE).partition("-")
+    return int(rank) if named and rank.isdecimal() else None
+
+
 async def ask_for_stacks(
-    cluster: Cluster, job: str, wait_s: float = WAIT_S, *, native: bool = False
+    cluster: Cluster,
+    job: str,
+    wait_s: float = WAIT_S,
+    *,
+    native: bool = False,
+    rank: int | None = None,
 ) -> StacksReply | None:
     """The command line's side; None if nobody has answered in time. Raises `ApiError`. A controller
-    that does not know of frames of C tells those of Python."""
-    reply = await _asked(cluster, job, NATIVE * native + secrets.token_hex(8), wait_s)
+    that does not know of frames of C tells those of Python, of all ranks."""
+    kind = NATIVE * native + f"{rank}-" * (native and rank is not None)
+    reply = await _asked(cluster, job, kind + secrets.token_hex(8), wait_s)
     return reply if isinstance(reply, StacksReply) else None
 
 

@@ -17,6 +17,7 @@ BATCH = 100  # records of a request
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
 GIVE_UP_S = 600.0  # after which a batch is dropped: one that is refused must not stop all others
 _URL = re.compile(r"\s*with url: \S+")  # may contain a token
+_AGAIN = re.compile(r", retrying in \S+s\.$")  # what it goes on to do is over when we tell of it
 
 Record = TypeVar("Record")
 Say = Callable[[str], None]
@@ -145,7 +146,7 @@ class LastWords(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """The first one has the reason; those that follow say that it gives up."""
         if not self.text:
-            self.text = _URL.sub("", record.getMessage())
+            self.text = _AGAIN.sub("", _URL.sub("", record.getMessage()))
 
     def close(self) -> None:
         """No more."""

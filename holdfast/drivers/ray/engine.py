@@ -27,6 +27,7 @@ from ray.util.scheduling_strategies import (
 
 from holdfast.drivers.fencing import KILL_TIMEOUT_S, Fenced, fence_job, fence_nodes
 from holdfast.drivers.nodes import new_node
+from holdfast.drivers.ray import room
 from holdfast.drivers.ray.actor import AgentActor, Placed
 from holdfast.errors import Error
 from holdfast.spec import Job
@@ -296,16 +297,26 @@ class RayActors:
                 remove_placement_group(get_placement_group(name))
 
     def waits_for(self) -> str | None:
-        """How many nodes Ray has no room for, and what they ask for."""
+        """How many nodes Ray has no room for, what they ask for, and what it has."""
         waiting = [agent.name for agent in list(self._agents.values()) if agent.begun is None]
         if not waiting:
             return None
         states = sorted({str(group["state"]).lower() for group in self._groups().values()})
-        asked = ", ".join(f"{name}: {count:g}" for name, count in self._bundle.items())
         return (
             f"Ray, to place {len(waiting)} of its nodes ({', '.join(sorted(waiting)[:3])}); each "
-            f"asks for {{{asked}}}, {self._job.ray.strategy}; placement group: {', '.join(states)}"
+            f"asks for {{{room.asked(self._bundle)}}}, {self._job.ray.strategy}; "
+            f"free: {self._free()}; placement group: {', '.join(states)}"
         )
+
+    def _free(self) -> str:
+        """Of what nodes ask for."""
+        try:
+            alive = sum(bool(node["Alive"]) for node in ray.nodes())
+            return room.free(
+                self._bundle, ray.available_resources(), ray.cluster_resources(), alive
+            )
+        except RayError as error:
+            return f"not known ({_in_a_line(error)})"
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -86,8 +86,8 @@ def _mute(_: Reply) -> None:
     """No node answers."""
 
 
-def _in_c(reply: Reply) -> None:
-    reply(NATIVE_REPLY)
+def _in_c(reply: Reply, rank: int | None) -> None:
+    reply(NATIVE_REPLY if rank is None else StacksReply(groups=(group(rank, "here"),)))
 
 
 def _answering(stacks: Ask) -> Respondents:
@@ -159,6 +159,8 @@ def test_whoever_asks_gets_what_the_controller_answers_to_just_that() -> None:
         await api.patch(CONFIG_MAPS, "run-job", garbage)
         assert await ask_for_checks(api, "run") == CHECKED
         assert await ask_for_stacks(api, "run", native=True) == NATIVE_REPLY
+        one = await ask_for_stacks(api, "run", native=True, rank=17)
+        assert one == StacksReply(groups=(group(17, "here"),)), "and nobody else is paused"
         assert await ask_for_stacks(api, "run") == REPLY
         second = await api.get(CONFIG_MAPS, "run-stacks")
         assert first["data"][ASKED] != second["data"][ASKED]

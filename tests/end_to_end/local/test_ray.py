@@ -108,6 +108,10 @@ def test_a_lost_machine_of_ray_is_replaced_and_all_is_given_back(
     os.kill(raylets[lost], signal.SIGKILL)
     waiting = job.wait_until(lambda s: "Ray" in (s.waiting_for or ""), "it waits for Ray")
     assert "{CPU: 1}, STRICT_SPREAD" in (waiting.waiting_for or "")
+    job.wait_until(
+        lambda s: "free: {CPU: 0 of 1} on 1 machine" in (s.waiting_for or ""), "and what it has"
+    )
+    assert "  waits  for Ray, to place 1 of its nodes" in holdfast("why", job.name).stdout
     machines.ask("add")
     after = job.wait_step((before.step or 0) + 10, attempt=2)
     assert lost not in {node.name for node in after.nodes}
