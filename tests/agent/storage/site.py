@@ -20,6 +20,7 @@ from holdfast.checkpoint.seal import seal_of
 from holdfast.checkpoint.storage_page import Peer, StoragePage, WorkerInfo
 from holdfast.checkpoint.tiers import SnapshotFlag
 from tests.more import MORE
+from tests.patience import PATIENCE_S
 from tests.warm import Module
 
 TOKEN = "a secret of the job"
@@ -71,7 +72,7 @@ class Site:
         )  # fmt: skip
         protocol.send(self.sock, msgspec.structs.replace(setup, **self._setup))
 
-    def news(self, within_s: float = 20.0) -> protocol.AnyNews:
+    def news(self, within_s: float = PATIENCE_S) -> protocol.AnyNews:
         """The next thing it says."""
         assert self.sock is not None
         readable, _, _ = select.select([self.sock], [], [], within_s)

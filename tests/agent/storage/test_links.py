@@ -1,14 +1,14 @@
 """The links between nodes are measured by their storage processes, and whoever is slow is found."""
 
 import itertools
+import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import pytest
@@ -205,19 +205,28 @@ def ring_of(
     return told[0]
 
 
-def ring_beside(made: list[Site], slow: str, bytes_per_s: float) -> tuple[list[Link], LinkFinding]:
-    """Once the other links are far faster: a machine may have no processor for any."""
+FAST_BYTES_S = 50e6  # slower is no link between these processes that nothing slows down
+
+
+def settled(
+    made: list[Site], paced: Collection[str], right: Callable[[list[Link], LinkFinding], bool]
+) -> tuple[list[Link], LinkFinding]:
+    """Measured again where that comes out wrong because there was no processor: then a link is
+    slow, too, that is none of those at `paced`."""
     told: list[tuple[list[Link], LinkFinding]] = []
 
-    def stands_out() -> bool:
-        told.append(ring_of(made))
-        others = [one for one in told[-1][0] if slow not in (one.node, one.other)]
-        found = [one.found for one in others if one.found is not None]
+    def is_settled() -> bool:
+        links, finding = ring_of(made)
+        told.append((links, finding))
+        others = [one.found for one in links if one.node + one.other not in paced]
+        found = [one for one in others if one is not None and not one.trouble]
         rates = [rate for one in found for rate in (one.there_bytes_per_s, one.back_bytes_per_s)]
-        return median_low(rates) > 4 * bytes_per_s
+        return right(links, finding) or min(rates, default=math.inf) > FAST_BYTES_S
 
-    until(stands_out)
-    return told[-1]
+    until(is_settled)
+    links, finding = told[-1]
+    assert right(links, finding), (links, finding)
+    return links, finding
 
 
 @apart
@@ -228,8 +237,7 @@ def test_a_node_with_a_slow_network_is_named_and_its_neighbours_are_not(
 ) -> None:
     with machines.machines(5, tmp_path) as (network, made):
         network.pace(2, "10mbit", sends=ways != "receives", receives=ways != "sends")
-        links, finding = ring_beside(made, "c", 10e6 / 8)
-        assert list(finding.blamed) == ["c"], finding
+        links, finding = settled(made, ("bc", "cd"), lambda _, found: list(found.blamed) == ["c"])
         assert ("receives" if ways == "receives" else "sends") in finding.blamed["c"]
         assert len(links) == 5
         assert not any(link.found.same_machine for link in links if link.found is not None)
@@ -238,11 +246,13 @@ def test_a_node_with_a_slow_network_is_named_and_its_neighbours_are_not(
 @apart
 @pytest.mark.slow
 def test_one_slow_link_is_shown_and_nobody_is_named(tmp_path: Path) -> None:
+    def right(links: list[Link], finding: LinkFinding) -> bool:
+        shown = not finding.blamed and "between b and c only" in finding.lines[1]
+        return shown and (links[0].node, links[0].other) == ("b", "c")  # the slowest first
+
     with machines.machines(5, tmp_path) as (network, made):
-        network.pace_to(1, 2, "40mbit")
-        links, finding = ring_of(made)
-        assert not finding.blamed and "between b and c only" in finding.lines[1], finding
-        assert (links[0].node, links[0].other) == ("b", "c"), "the slowest first"
+        network.pace_to(1, 2, "10mbit")
+        settled(made, ("bc",), right)
 
 
 @apart
@@ -250,21 +260,26 @@ def test_one_slow_link_is_shown_and_nobody_is_named(tmp_path: Path) -> None:
 def test_a_pair_that_cannot_reach_each_other_is_shown_and_a_node_that_nobody_reaches_is_named(
     tmp_path: Path,
 ) -> None:
+    def shown(_links: list[Link], finding: LinkFinding) -> bool:
+        return not finding.blamed and "b cannot reach c" in finding.lines[1]
+
     with machines.machines(5, tmp_path) as (network, made):
         network.cut(1, 2)
-        _, finding = ring_of(made)
-        assert not finding.blamed and "b cannot reach c" in finding.lines[1], finding
+        settled(made, ("bc",), shown)
         network.unplug(4)
-        _, finding = ring_of(made)
-        assert list(finding.blamed) == ["e"] and "cannot reach each other" in finding.blamed["e"]
+        around = ("bc", "de", "ea")
+        _, finding = settled(made, around, lambda _, found: list(found.blamed) == ["e"])
+        assert "cannot reach each other" in finding.blamed["e"]
 
 
 @apart
 @pytest.mark.slow
 def test_between_three_nodes_the_figures_are_shown_and_nobody_is_named(tmp_path: Path) -> None:
-    with machines.machines(3, tmp_path) as (network, made):
-        network.pace(1, "40mbit")
-        links, finding = ring_of(made)
-        assert not finding.blamed and len(finding.lines) == 1, finding
+    def right(links: list[Link], finding: LinkFinding) -> bool:
         slowest = links[0].found
-        assert slowest is not None and slowest.there_bytes_per_s < 40e6 / 8
+        figures = slowest is not None and slowest.there_bytes_per_s < 10e6 / 8
+        return not finding.blamed and len(finding.lines) == 1 and figures
+
+    with machines.machines(3, tmp_path) as (network, made):
+        network.pace(1, "10mbit")
+        settled(made, ("ab", "bc"), right)

@@ -7,9 +7,13 @@ end of its input the cluster ends.
 """
 
 import contextlib
+import functools
+import inspect
 import json
 import os
+import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +24,9 @@ from typing import Any
 from tests.patience import until
 from tests.tidy.source import ROOT
 
+UNTOLD = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+PORTS = range(10_000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
+_dice = random.SystemRandom()  # suites that run at the same time share nothing
 STORE_BYTES = 80 * 1024 * 1024
 ONLY_WHAT_IS_ASKED_FOR = {  # each worker that Ray starts ahead takes a second of a core
     "RAY_prestart_worker_first_driver": "0",
@@ -78,6 +85,7 @@ def main() -> None:
 
     services.start_api_server = lambda *_, **__: (None, None)  # as where it cannot be started
     services.get_node = _patiently(services.get_node)
+    services.start_raylet = _unhurried(services.start_raylet)
     shape = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
     head = {**shape, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -96,6 +104,30 @@ def main() -> None:
             _say(actors=actors, groups=[state for state in states if state != "REMOVED"])
     ray.shutdown()
     cluster.shutdown()
+
+
+def _port() -> int:
+    """A free one, none of those that the kernel gives to connections."""
+    while True:
+        with socket.socket() as server, contextlib.suppress(OSError):
+            server.bind(("", _dice.choice(PORTS)))
+            return int(server.getsockname()[1])
+
+
+def _unhurried(start_raylet: Callable[..., Any]) -> Callable[..., Any]:
+    """A raylet ends unless its agents have told their ports within a quarter of a minute. So it is
+    told before: one of them, and that there are no others, as where Ray is installed without."""
+
+    @functools.wraps(start_raylet)
+    def start(*words: Any, **how: Any) -> Any:
+        given = inspect.signature(start_raylet).bind(*words, **how)
+        for name in UNTOLD:
+            place = Path(given.arguments["session_dir"], f"{name}_{given.arguments['node_id']}")
+            place.write_text("-1")
+        given.arguments["runtime_env_agent_port"] = _port()
+        return start_raylet(*given.args, **given.kwargs)
+
+    return start
 
 
 def _patiently(get_node: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from tests.warm import holdfast
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 STEPS = 24
+UNHURRIED_S = 60.0  # for who survives to say so, where that has to be
 
 
 def kept(home: Path, *args: str, name: str = "job", **spec: Any) -> RunningJob:
@@ -66,6 +67,7 @@ def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
 
     spec, (_, chaos, why) = guide("in-process")
     spec = {name: spec[name] for name in ("name", "workers_per_node", "recovery")}
+    spec["recovery"]["restart_grace_s"] = UNHURRIED_S
     job = kept(home, *short, "--gate", "1:3", "--die", "0:8", nodes=1, **spec).start()
     job.wait_step(3)
     assert holdfast(*chaos).returncode == 0

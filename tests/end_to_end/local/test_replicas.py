@@ -16,6 +16,7 @@ from tests.end_to_end.local.replica_steps import (
     replayed_pairs,
     replayed_windows,
 )
+from tests.end_to_end.local.test_in_process import UNHURRIED_S
 from tests.more import long
 from tests.warm import holdfast
 
@@ -60,6 +61,7 @@ def trains(job: RunningJob, size: int, attempt: int = 1) -> int:
 
 def test_replicas_fail_and_come_back_while_the_others_train(home: Path) -> None:
     spec, (_, chaos, status, why) = guide("replicas")
+    spec["recovery"]["restart_grace_s"] = UNHURRIED_S
     job = replicas(home, **spec).start()
     first = trains(job, 3)
     assert holdfast(*chaos).returncode == 0

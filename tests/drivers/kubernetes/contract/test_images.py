@@ -54,7 +54,7 @@ def test_pods_are_replaced_one_by_one_and_no_step_is_lost(tmp_path: Path) -> Non
         refused = await site.update("none", image="img:none")
         assert refused.stage == "refused" and "ImagePullBackOff" in (refused.why or "")
         same = await site.trains(spares=1)
-        assert who_trains(same) == who_trains(before), "nothing has changed"
+        assert who_trains(same) == who_trains(before), await site.incidents()
         used = await site.update("new", image="img:2")
         assert (used.stage, used.image) == ("used", "img:2"), used.why
         after = await all_have(site, "img:2", 3)
