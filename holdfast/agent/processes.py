@@ -190,7 +190,8 @@ def _state_and_parent(pid: int) -> tuple[bytes, int] | None:
 def _stat(pid: int) -> list[bytes]:
     """From the third field of proc_pid_stat(5) on; empty for one that is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # at each look of an agent
+            text = file.read()
     except OSError:
         return []
     return text.rpartition(b")")[2].split()

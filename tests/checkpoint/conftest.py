@@ -4,14 +4,17 @@ HOLDFAST_TEST_PLACES, with blanks between them: buckets or emulators (`gs://...`
 
 import os
 import secrets
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.stores import CheckpointStore
 from tests.checkpoint.making import Snapshot
+from tests.patience import PATIENCE_S
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "key",
@@ -32,19 +35,34 @@ def s3_endpoint() -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patched:
+        _describe_services_once(patched)
+        yield f"http://{host}:{port}"
     server.stop()
+
+
+def _describe_services_once(patched: pytest.MonkeyPatch) -> None:
+    """Each new client reads what S3 is anew, for half a second: megabytes of JSON."""
+    from botocore.loaders import JSONFileLoader  # type: ignore[import-untyped]
+
+    load, kept = JSONFileLoader.load_file, dict[str, Any]()
+
+    def load_once(self: Any, path: str) -> Any:
+        if path not in kept:
+            kept[path] = load(self, path)
+        return kept[path]
+
+    patched.setattr(JSONFileLoader, "load_file", load_once)
 
 
 @pytest.fixture
 def s3_place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A new bucket; the client finds it as any other does, by the environment."""
-    import s3fs  # type: ignore[import-untyped]
-
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": s3_endpoint}.items():
         monkeypatch.setenv(name, value)
     bucket = f"bucket-{secrets.token_hex(6)}"
-    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(bucket)
+    request = urllib.request.Request(f"{s3_endpoint}/{bucket}", method="PUT")
+    urllib.request.urlopen(request, timeout=PATIENCE_S).close()  # without a client of its own
     return f"s3://{bucket}/some/job"
 
 

@@ -127,11 +127,8 @@ def test_explain_finds_known_problems_in_a_log(tmp_path: Path) -> None:
     problems = json.loads(holdfast("explain", "-", "--json", given=text).stdout)["problems"]
     assert [one["slug"] for one in problems] == ["gpu-memory", "gloo-peer-closed"]
     with log.open("rb") as file:
-        ran = subprocess.run(
-            [sys.executable, "-m", "holdfast.cli", "explain"], stdin=file, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
-    assert ran.stdout == told
+        ran = Warm(["explain"], stdin=file, stdout=subprocess.PIPE, text=True)
+    assert ran.communicate(timeout=PATIENCE_S)[0] == told
     assert "no known problem" in holdfast("explain", "-", given="all is well\n").stdout
     assert "| holdfast explain -" in holdfast("explain", given=text).stderr, "a pipe is not read"
     assert "A known problem of logs (code)" in holdfast("explain", "gpu-memory").stdout

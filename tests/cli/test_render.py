@@ -40,12 +40,10 @@ def test_it_prints_a_stream_that_says_where_it_comes_from(file: Path) -> None:
 
 
 def test_the_same_file_gives_the_same_text_in_every_process(file: Path) -> None:
+    """One has a seed of its own, that of the other is drawn where it starts."""
     words = [sys.executable, "-m", "holdfast.cli", "render", str(file)]
-    texts = {
-        subprocess.check_output(words, env={**os.environ, "PYTHONHASHSEED": seed})
-        for seed in ("1", "2")
-    }
-    assert texts == {holdfast("render", str(file)).stdout.encode()}
+    text = subprocess.check_output(words, env={**os.environ, "PYTHONHASHSEED": "1"})
+    assert text == holdfast("render", str(file)).stdout.encode()
 
 
 def test_the_engine_comes_from_the_file_unless_it_is_said(file: Path) -> None:

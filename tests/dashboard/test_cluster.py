@@ -38,7 +38,7 @@ from tests.drivers.kubernetes.test_queued import NEWEST, NO_QUOTA, QUEUED, workl
 from tests.drivers.kubernetes.test_remote_troubles import a_status
 from tests.drivers.kubernetes.test_submit import asked, play
 from tests.patience import PATIENCE_S, until
-from tests.warm import holdfast
+from tests.warm import holdfast, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -95,14 +95,14 @@ def _another_of_that_name(it: FakeCluster, page: ServedPage) -> None:
 
 
 def test_a_report_of_a_job_of_a_cluster_is_that_of_its_folder(
-    it: FakeCluster, tmp_path: Path, home: Path
+    it: FakeCluster, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, page = tmp_path / "gpt", tmp_path / "gpt.html"
     recorded_job.record(folder, days=0.5, nodes=2, until=time.time(), rate=2000.0)
     asyncio.run(published(it, folder))
-    config = str(it.do(lambda it: it.kubeconfig()))
+    monkeypatch.setenv("KUBECONFIG", str(it.do(lambda it: it.kubeconfig())))
     words = ("report", "gpt", "--on", "kubernetes", "--json", "--html", str(page))
-    there = holdfast(*words, KUBECONFIG=config)
+    there = program("tests.cli.few_worlds", *words)
     assert there.returncode == 0, there.stderr
     found = json.loads(there.stdout)
     here = records.goodput(folder, time.time())
@@ -111,7 +111,7 @@ def test_a_report_of_a_job_of_a_cluster_is_that_of_its_folder(
     assert found["setup"]["engine"] == "pods" and found["changes"]["worlds_count"] > 0
     assert "does not return its figures" in found["curve_missing"]
     assert "There is no curve" in page.read_text()
-    missing = holdfast("report", "other", "--on", "kubernetes", KUBECONFIG=config)
+    missing = holdfast("report", "other", "--on", "kubernetes")
     assert missing.returncode == 4 and missing.stderr.startswith("error[job-not-found]")
     assert not (home / "jobs").exists()
 

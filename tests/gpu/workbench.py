@@ -64,15 +64,16 @@ def opened(background: Any) -> Any:
 def unpin() -> None:
     """Let go of all pinned memory. A worker never does: it ends. Memory that was unmapped while it
     is pinned would be taken for pinned wherever its address is mapped again."""
-    for background in _open:
-        if isinstance(background, SideStream):
-            background.settle()
-            for at, _ in background._pinned:
-                result = torch.cuda.cudart().cudaHostUnregister(at)  # type: ignore[no-untyped-call]
-                if int(result) != 0:  # a test had it refused
-                    background._forget_error()
+    pins = [background for background in _open if isinstance(background, SideStream)]
+    for background in pins:
+        background.settle()
+        for at, _ in background._pinned:
+            result = torch.cuda.cudart().cudaHostUnregister(at)  # type: ignore[no-untyped-call]
+            if int(result) != 0:  # a test had it refused
+                background._forget_error()
     _open.clear()
-    gc.collect()
+    if pins:  # where many tests have run before, it takes a second
+        gc.collect()
 
 
 class Training:

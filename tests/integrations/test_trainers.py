@@ -24,8 +24,10 @@ def end(one: RunningJob, incidents: int, most: int = 1) -> None:
 @pytest.mark.parametrize(
     ("script", "kills", "steps"),
     sample(
-        [("trainer.py", "3,16", 16), ("fit.py", "3,14", 21)],  # within an epoch, where one ends
-        [  # in the first step of one, and in many
+        [("trainer.py", "3", 16), ("fit.py", "14", 21)],  # within an epoch, where one ends
+        [  # both, in the first step of one, and in many
+            ("trainer.py", "3,16", 16),
+            ("fit.py", "3,14", 21),
             ("trainer.py", "3,5,16", 16),
             ("fit.py", "3,7,14", 21),
             ("trainer.py", "1,4,7,10,13", 16),

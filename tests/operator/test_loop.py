@@ -8,8 +8,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -49,6 +47,7 @@ from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster, in_threa
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.operator.asking import Body, training_job
 from tests.patience import PATIENCE_S, until
+from tests.warm import Warm
 
 ACCOUNT = "holdfast-operator"
 JOB_ENGINE = {"engine": "job"}
@@ -455,9 +454,8 @@ def test_the_command_leads_and_gives_the_lease_back_at_sigterm(tmp_path: Path) -
         fake.do(lambda it: Site(it).install())
         config = fake.do(lambda it: it.kubeconfig())
         environ = {**os.environ, "KUBECONFIG": str(config)}
-        words = [sys.executable, "-m", "holdfast.cli", "operator", "--port", "0"]
         with (tmp_path / "log").open("w") as log:
-            process = subprocess.Popen(words, env=environ, stderr=log)
+            process = Warm(["operator", "--port", "0"], env=environ, stderr=log)
         try:
             assert until(lambda: holder(fake) not in (None, ""))
             fake.do(lambda it: it.store.create(TRAINING_JOBS, "default", training_job()))

@@ -20,7 +20,7 @@ def _told(job: RunningJob) -> tuple[dict[int, float], dict[str, torch.Tensor]]:
 
 
 def test_three_faults_change_no_bit_of_losses_and_parameters(home: Path) -> None:
-    job = small(home, spares=1, args=ENDLESS, name="faults").start()
+    job = small(home, spares=1, args=[*ENDLESS, "--pause", "0.1"], name="faults").start()
     done = job.wait_step(5).step or 0
     os.kill(job.worker(1), signal.SIGKILL)
     done = job.wait_step(done + 5, attempt=2).step or 0
@@ -33,11 +33,12 @@ def test_three_faults_change_no_bit_of_losses_and_parameters(home: Path) -> None
     causes = [incident.cause for incident in job.incidents()]
     assert causes == ["worker-killed", "node-lost", "worker-crashed"], job.said()
 
-    undisturbed = ["--steps", str(len(losses)), "--pause", "0"]
+    undisturbed = ["--steps", str(max(losses)), "--pause", "0"]
     quiet = small(home, args=undisturbed, name="calm", **TOGETHER).start()
     quiet.wait_end()
     calm_losses, calm = _told(quiet)
-    assert losses == calm_losses
+    assert losses.items() <= calm_losses.items()
+    assert len(losses) >= len(calm_losses) - 1, "what the lost node had not written down"
     assert parameters.keys() == calm.keys()
     assert all(torch.equal(parameters[name], calm[name]) for name in calm)
 

@@ -127,7 +127,9 @@ def follow_the_guide(job: RunningJob, node: str) -> None:
 def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(home: Path) -> None:
     place = FolderStore(str(home.parent / "checkpoints" / "job"))
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 3600}}}
-    job = large(home, nodes=2, spares=1, args=[*ENDLESS, "--mib", "2"], **spec).start()
+    job = large(
+        home, nodes=2, spares=1, args=[*ENDLESS, "--mib", "2", "--pause", "0.15"], **spec
+    ).start()
     at = job.wait_step(6).step or 0
     victim = job.member(1)
     follow_the_guide(job, victim)

@@ -162,7 +162,7 @@ def test_a_second_signal_does_not_wait_for_the_grace_time(home: Path) -> None:
 
 
 def test_a_replaced_job_whose_controller_was_killed_leaves_nothing(home: Path) -> None:
-    job = small(home, args=["--steps", "1000"]).start()
+    job = small(home, args=[*ENDLESS, "--pause", "0.1"]).start()
     job.wait_step(5)
     job.kill_controller()
     (job.folder / "nodes" / "node-0" / "agent.json").unlink()
@@ -174,7 +174,7 @@ def test_a_replaced_job_whose_controller_was_killed_leaves_nothing(home: Path) -
 def test_neither_a_closed_terminal_nor_a_signal_that_asks_for_nothing_stops_the_job(
     home: Path,
 ) -> None:
-    job = small(home, args=ENDLESS, **TOGETHER).start()
+    job = small(home, args=[*ENDLESS, "--pause", "0.1"], **TOGETHER).start()
     done = job.wait_step(5).step or 0
     assert job.process is not None
     for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN, signal.SIGHUP):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.end_to_end.local.jobs import RunningJob, program
-from tests.more import MORE, long, sample
+from tests.more import MORE, long
 from tests.tidy.source import ROOT
 from tests.warm import holdfast
 
@@ -103,7 +103,8 @@ def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
     assert min(more.losses()) == 11
 
 
-@pytest.mark.parametrize("warm", sample(["auto"], ["off"]))  # cold, each worker imports it
+@long
+@pytest.mark.parametrize("warm", ["auto", "off"])  # cold, each worker imports it
 def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(
     home: Path, warm: str
 ) -> None:

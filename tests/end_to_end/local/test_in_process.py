@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob, guide
-from tests.more import long
+from tests.more import MORE, long
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -59,7 +59,7 @@ def actions(job: RunningJob, incident: int) -> list[str]:
 
 
 def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
-    kinds, steps = ("--kinds", "ddp,hand,fsdp,hsdp"), 12
+    kinds, steps = ("--kinds", "ddp,hand,fsdp,hsdp" if MORE else "hand,fsdp"), 12
     short = (*kinds, "--steps", str(steps))
     calm = kept(home, *short, "--pause", "0", name="calm", **TOGETHER).start()
     ends = [outcome(calm, rank) for rank in (0, 1)]

@@ -114,15 +114,15 @@ def test_the_nodes_of_a_running_job_repeat_a_step_and_the_one_that_is_bad_in_gro
     home: Path,
 ) -> None:
     tiers = {"shared": {"path": str(home.parent / "checkpoints"), **EVERY}}
-    args = ["--steps", str(STEPS), "--pause", "0.1", *bad_nodes(home, 25)]
+    args = ["--steps", str(STEPS), "--pause", "0.2", *bad_nodes(home, 12)]
     job = small(home, args=args, checkpoints=tiers, nodes=3, spares=1).start()
-    job.wait_until(lambda s: (s.step or 0) > 30 and any(n.state == "spare" for n in s.nodes), "it")
-    told = asked(job, "one", step=25, isolate=False)
+    job.wait_until(lambda s: (s.step or 0) > 15 and any(n.state == "spare" for n in s.nodes), "it")
+    told = asked(job, "one", step=12, isolate=False)
     assert told.verdict == "genuine" and "equals the first run (loss " in told.summary, told
-    assert asked(job, "two", step=25, others=("node-9",)).refused == "it has no node node-9"
+    assert asked(job, "two", step=12, others=("node-9",)).refused == "it has no node node-9"
     bad = job.member(1)
     make_bad(home, bad)
-    found = asked(job, "three", step=26)
+    found = asked(job, "three", step=13)
     assert (found.nodes, found.sure) == ((bad,), True), found
     goes_on(job, bad)
     first, *_ = job.incidents()

@@ -51,7 +51,7 @@ def update(job: RunningJob, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_updates_change_no_bit_and_lose_no_step_and_bad_ones_stop_nothing(home: Path) -> None:
-    job = small(home, args=["--steps", "100000", "--pause", "0.1"], **TOGETHER).start()
+    job = small(home, args=["--steps", "100000", "--pause", "0.25"], **TOGETHER).start()
     job.wait_step(5)
     for change, why in (
         (("import torch\n", "import torch\nimport no_such\n"), "No module named 'no_such'"),
@@ -73,7 +73,7 @@ def test_updates_change_no_bit_and_lose_no_step_and_bad_ones_stop_nothing(home: 
     assert update(job, "--code", code(home, same, bug)).returncode == 0
     status = job.wait_until(lambda s: s.attempt == 4 and s.phase == "running", "it is given up")
     assert (status.version, status.restarts_count) == (5, 0)
-    steps = (status.step or 0) + 20
+    steps = (status.step or 0) + 12
     assert update(job, "--set", f"steps={steps}").returncode == 0
     losses, parameters = finish(job)
 

@@ -1,8 +1,6 @@
 """A federation over clusters: in order, one at a time, and from what it has written down."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -32,6 +30,7 @@ from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.machines import node
 from tests.operator.asking import spec
 from tests.patience import PATIENCE_S
+from tests.warm import holdfast
 
 ARCHIVE = {"archive": {"url": "s3://bucket/runs"}}
 CHOICES = [{"context": name, "max_wait_s": 100, "lost_after_s": 50} for name in ("east", "west")]
@@ -275,7 +274,6 @@ def test_a_job_without_clusters_or_without_agents_is_not_federated() -> None:
 def test_holdfast_federate_says_what_is_missing(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: run\nscript: t.py\nimage: x\n")
-    words = [sys.executable, "-m", "holdfast.cli", "federate", str(file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = holdfast("federate", str(file))
     assert done.returncode == 2
     assert "error[clusters-missing]" in done.stderr

@@ -31,7 +31,7 @@ from tests.end_to_end.local.jobs import SCRIPTS
 from tests.patience import ENOUGH_S, MAY_BE_SILENT, PATIENCE_S, Patience
 
 LONG = 100_000  # steps: more than any test waits for
-PAUSE = "0.05"  # in each of them: most of what a story waits for is not training
+PAUSE = "0.1"  # in each of them: most of what a story waits for is not training
 
 
 class Site:

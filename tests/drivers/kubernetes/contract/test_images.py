@@ -14,7 +14,7 @@ from tests.more import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 IMAGES = ("img:1", "img:2")
-UNHURRIED = ("--pause", "0.1")  # it is the pods that take time, not the steps
+UNHURRIED = ("--pause", "0.3")  # it is the pods that take time, not the steps
 
 
 def images(site: Site) -> list[str]:

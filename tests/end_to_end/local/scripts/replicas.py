@@ -1,7 +1,8 @@
 """A small training of replicas, which writes down what each rank has after each of its steps.
 
 `rank-R.jsonl` has a line for each step that this rank has come to the end of, also of one that it
-then had to give up: what counts is the newest attempt of a step.
+then had to give up: what counts is the newest attempt of a step. It ends after `--steps`, or soon
+after the step in which it finds OUT/enough.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from tests.end_to_end.local.replica_steps import (
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=30)
-parser.add_argument("--pause", type=float, default=0.05)
+parser.add_argument("--pause", type=float, default=0.15)
 args = parser.parse_args()
 
 plain, _ = model_and_optimizer()
@@ -47,3 +48,5 @@ for step, batch in state.steps(total=args.steps):
     told = {"pid": os.getpid(), "attempt": run.attempt, "world_size": run.world_size}
     with (args.out / f"rank-{run.rank}.jsonl").open("a") as file:
         file.write(json.dumps({**told, "step": step, "has": has}) + "\n")
+    if (args.out / "enough").exists():
+        state.stop()
