@@ -43,8 +43,8 @@ def read_plain(path: Path, limit: int = SMALL_BYTES) -> bytes:
 def require_memory(fd: int, name: str, least_bytes: int = 0) -> None:
     """Make sure that this is the memory of this name (`memfd_create`), of at least so many bytes.
 
-    Variables that name a descriptor outlive an exec, the descriptor does not, and a file of the
-    script's may have the number by then. Raises `Error` run-unavailable.
+    Variables that name a descriptor reach children that do not have it (`subprocess` closes it), in
+    which a file of the script's may have the number. Raises `Error` run-unavailable.
     """
     try:
         found = os.readlink(f"/proc/self/fd/{fd}")
@@ -62,9 +62,9 @@ def not_the_worker(fd: int) -> Error:
         "run-unavailable",
         "this process is not the worker that Holdfast has started",
         why=f"descriptor {fd}, which the agent has given to the worker, is not open here: the "
-        "script was started by exec, or as a child of the worker, or has closed it",
-        help="run the script itself: holdfast run train.py   (a program that ends with exec "
-        "keeps it: holdfast run --no-python ./start.sh)",
+        "script was started as a child of the worker, or has closed it",
+        help="run the script itself: holdfast run train.py   (a wrapper has to end with exec, "
+        "which keeps the process: holdfast run --no-python ./start.sh)",
     )
 
 

@@ -564,6 +564,6 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.USAGE,
         "A function of holdfast.train was called before join(), or two want the one run of a "
         "process: two calls of join(), join() and an integration, or integrations of two trainers. "
-        "Or join() was called in a process that the worker has become by exec, or has started.",
+        "Or join() was called in a process that the worker has started.",
     ),
 }

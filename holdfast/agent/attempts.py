@@ -194,7 +194,7 @@ class Attempts:
         self.announce()
         if worker.ends is not None:
             pass
-        elif death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
+        elif death.exit_code == 0 and own != 0 and self._parts.saves.unsaved(run.order.attempt):
             self._parts.tasks.start(self._tell_when_saved(run, worker, death))
         elif news:
             self._tell(worker, death, self._oom.new() if death.exit_code != 0 else "")

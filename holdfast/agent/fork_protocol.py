@@ -14,7 +14,6 @@ import msgspec
 
 PACKET_BYTES = 1 << 20
 FDS_MAX = 8
-_CLOSE_ON_EXEC = 0x40000000  # MSG_CMSG_CLOEXEC, which the socket module does not name
 
 
 class ChildKind(StrEnum):
@@ -158,8 +157,11 @@ def send(sock: socket.socket, message: AnyRequest | AnyReply, fds: list[int] | N
 
 
 def receive_request(sock: socket.socket) -> tuple[AnyRequest, list[int]] | None:
-    """The next request and its descriptors; None once the agent is gone."""
-    data, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, FDS_MAX, _CLOSE_ON_EXEC)
+    """The next request and its descriptors; None once the agent is gone.
+
+    They stay open over an exec: a script that starts itself again keeps them.
+    """
+    data, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, FDS_MAX)
     return (_requests.decode(data), list(fds)) if data else None
 
 

@@ -50,11 +50,11 @@ def ask_to_end(worker: Worker, processes: NodeProcesses) -> None:
 
 
 def _own_status(worker: Worker) -> int | None:
-    """With which it ends by itself, if it does; None: it works."""
+    """With which it ends by itself, if it does; None: it works, or has done all there was to do."""
     if worker.page.error() is not None:
         return 1
-    over = worker.page.report(0, worker.pid, time.monotonic()).phase == ENDING
-    return 0 if over else None
+    seen = worker.page.report(0, worker.pid, time.monotonic())
+    return 0 if seen.phase == ENDING and not seen.progress.finished else None
 
 
 def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:

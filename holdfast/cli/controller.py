@@ -148,7 +148,10 @@ def _await(folder: Path, process: "subprocess.Popen[bytes]") -> None:
 
 def _check_end(folder: Path, status: int) -> None:
     """A job can be over before anybody looked; anything else is a failed start."""
-    if status not in (ExitStatus.OK, ExitStatus.JOB_FAILED, ExitStatus.GAVE_UP):
+    from holdfast.drivers.records import state_of
+
+    over = status in (ExitStatus.OK, ExitStatus.JOB_FAILED, ExitStatus.GAVE_UP)
+    if not over and not (status == ExitStatus.INTERRUPTED and state_of(folder).ended):
         raise _failed(folder, f"it ended with status {status}: {_last_words(folder)}")
 
 

@@ -92,7 +92,7 @@ class FakeProcesses:
             output=SimpleNamespace(tail=b"", catch_up=lambda: None),
             page=SimpleNamespace(
                 progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None,
-                report=lambda *_: SimpleNamespace(phase="step"),
+                report=lambda *_: SimpleNamespace(phase="step", progress=Progress()),
                 end_lock=SimpleNamespace(held=False, awaited=False),
             ),
         )  # fmt: skip

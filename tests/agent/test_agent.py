@@ -108,6 +108,22 @@ def test_any_program_can_be_the_worker(node: Node) -> None:
     assert agent.log() == "rank 0\n"
 
 
+def test_a_script_that_starts_itself_again_by_exec_keeps_what_the_agent_gave(node: Node) -> None:
+    """To have another LD_PRELOAD, say."""
+    controller, agent = node(
+        "import os, sys\n"
+        "if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, __file__, 'again'])\n"
+        "from holdfast.checkpoint.arena import Arena\n"
+        "from holdfast.page import Page\n"
+        "Page(int(os.environ['HOLDFAST_PAGE_FD'])), Arena(int(os.environ['HOLDFAST_ARENA_FD']))\n"
+        "print('kept')\n"
+    )
+    controller.ready()
+    controller.start()
+    assert controller.exited().exit_code == 0
+    assert agent.log() == "kept\n"
+
+
 def test_a_cold_script_finds_nothing_loaded_ahead(node: Node) -> None:
     source = "import sys; print('torch' in sys.modules)"
     controller, agent = node(source, fresh=True, warm={"mode": "off"})

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli import foreground, main, output, run
+from holdfast.cli import controller, foreground, main, output, run
 from holdfast.cli.tail import Line, Tail
 from holdfast.drivers.records import create, jobs_home
 from holdfast.errors import UNSEEN, Error, ExitStatus, clipped, shown, visible
-from holdfast.spec import Job
+from holdfast.spec import Job, job_from_dict
 from tests.more import examples
 from tests.patience import PATIENCE_S
 
@@ -244,6 +244,22 @@ def test_a_name_that_another_command_takes_first_gets_the_next_number(
     monkeypatch.setattr(run, "start", start)
     assert main(["run", "--no-python", "/bin/true"]) == ExitStatus.OK
     assert tried == ["true", "true-2"]
+
+
+def test_a_job_that_is_stopped_before_anybody_looked_has_not_failed_to_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    job = job_from_dict({"name": "one", "command": ["true"]}, where="test")
+    folder = jobs_home() / "one"
+    lock = create(job, folder, now=0.0)
+    ended = SimpleNamespace(poll=lambda: 130, pid=0, returncode=130)
+    monkeypatch.setattr(controller, "_start", lambda *_: ended)
+    (folder / "controller.log").write_text("killed while it started")
+    with pytest.raises(Error, match="killed while it started"):
+        controller.launch(folder, lock)
+    assert main(["stop", "one"]) == ExitStatus.OK
+    controller.launch(folder, None)
 
 
 def test_a_name_whose_record_is_a_link_to_nothing_is_taken(

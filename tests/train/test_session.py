@@ -119,7 +119,7 @@ def test_a_warm_worker_that_is_not_needed_ends_quietly(torn: bytes) -> None:
 def test_what_has_the_number_of_something_the_agent_gave_is_never_written_to(
     tmp_path: Path, name: str, closed: bool
 ) -> None:
-    """After an exec, and in children, the variables are there and the descriptors are not."""
+    """In children of a worker the variables are there and the descriptors are not."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"of the script")
     fd = os.open(precious, os.O_RDWR)
