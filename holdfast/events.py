@@ -454,7 +454,7 @@ class HangJudged(Event, frozen=True, kw_only=True):
     ago_s: float  # since the last progress
     ranks: Ranks = ()  # that the others wait for; empty: nobody stands out
     evidence: tuple[str, ...] = ()  # lines: who stands where
-    ended: bool = False  # the scripts of all ranks have ended: only their processes have not
+    ended: bool = False  # all scripts have, but for `destroy_process_group`; processes have not
 
 
 class StragglersFound(Event, frozen=True, kw_only=True):

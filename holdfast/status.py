@@ -230,9 +230,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Choice, ...] = ()  # what was done next, and what else was weighed
     trace_id: str | None = None  # of its trace, where the job exports to OpenTelemetry (`otlp`)
     facts: tuple[TimedFact, ...] = ()  # that became known, in order; of the newest incidents
-    # Of the wall clock, when it began: all times here are of the controller's clock, which stands
-    # still while its machine sleeps, and is not set. Added to them, they are those of other logs.
-    ahead_s: float = 0.0
+    ahead_s: float = 0.0  # of the wall clock; to be added to these times, which are not set by it
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

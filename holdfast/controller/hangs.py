@@ -29,7 +29,7 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
         return []
     if event.judgement is not Judgement.HANG or state.finished:
         state.standstill = event.summary
-        if left := len(state.finished):
+        if (left := len(state.finished)) and event.judgement is Judgement.HANG:
             of = f"{left} of {state.world_size} ranks"
             state.standstill += f"; not stopped, because {of} have exited with status 0"
         state.tell(state.standstill)

@@ -16,6 +16,7 @@ LEFT = "finished"  # the loop
 JOINS = ("_shutdown (threading.py", "_python_exit (concurrent/futures/", "join (threading.py")
 OURS = "holdfast/"
 NAMED = 2  # threads
+CLOSES = "destroy_process_group (torch/distributed/"
 
 
 def all_are(ranks: Sequence[int], pages: Mapping[int, WorkerReport]) -> bool:
@@ -28,6 +29,13 @@ def some_are(ranks: Sequence[int], pages: Mapping[int, WorkerReport]) -> bool:
     hours while the rest wait for it."""
     phases = {pages[rank].phase if rank in pages else "" for rank in ranks}
     return phases == {PHASE, LEFT}
+
+
+def closes(group: StackGroup) -> bool:
+    """Whether it destroys its process group, and nothing of the script goes on below that."""
+    places = [n for n, frame in enumerate(group.frames) if frame.startswith(CLOSES)]
+    inner = group.frames[places[-1] :] if places else ()
+    return bool(inner) and all(frame.partition(" (")[2].startswith("torch/") for frame in inner)
 
 
 def story(groups: Sequence[StackGroup]) -> str:

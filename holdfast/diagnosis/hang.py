@@ -48,6 +48,7 @@ IN_KERNEL = ("disk-sleep",)
 AMONG_THREADS = ("futex", "hrtimer_nanosleep", "do_nanosleep", "do_signal_stop", "ptrace_stop")
 QUIET = (Activity.STILL, Activity.BACKGROUND)
 ENDED = "the process has ended"
+BEHIND = "Behind the training loop"
 # Functions of torch in which a rank waits for others.
 WAITS = frozenset(
     (
@@ -138,6 +139,37 @@ def _at_the_end(told: "_Told", looks: Sequence[SeenRank]) -> HangJudged:
         return told(Judgement.SLOW, f"No step: {story}", 0.7)
     found = told(Judgement.HANG, f"All ranks hung: {story}", 0.9)
     return msgspec.structs.replace(found, ended=True)
+
+
+def judge_behind(
+    suspicion: HangSuspected, groups: Sequence[StackGroup], missing: Sequence[str], *, long: bool
+) -> HangJudged:
+    """Of ranks that have all left their loops, where they may work for hours and wait for each
+    other: they hang if all that are left destroy their process group, and have been seen to for
+    `long`, and nothing of the script goes on in other threads. `missing` as in `judge`."""
+    looks = [SeenRank(rank, group) for group in groups for rank in each_of(group.ranks)]
+    told = _Told(suspicion, groups, (), None)
+    if paused := _paused(looks):
+        return told(Judgement.PAUSED, paused, 0.95)
+    if missing or not looks or any(look.group.why == ENDED for look in looks):
+        who = f"node {missing[0]} did not answer" if missing else "a worker has just ended"
+        return told(Judgement.UNKNOWN, f"{BEHIND}: {who}", 0.3)
+    works = next((one for one in looks if not at_its_end.closes(one.group)), None)
+    works = works or next((one for one in looks if _works_beside(one.group)), None)
+    if works is not None or not long:
+        one = works or looks[0]
+        return told(Judgement.SLOW, f"{BEHIND}: rank {one.rank} {_at(one)}", 0.7)
+    who = _named([look.rank for look in looks])
+    found = told(Judgement.HANG, f"{who} hung: {_at(looks[0])}, behind the training loop", 0.9)
+    return msgspec.structs.replace(found, ended=True)
+
+
+def _works_beside(group: StackGroup) -> bool:
+    """Whether a thread of the script may do something, such as the upload of a checkpoint."""
+    others = [thread.frames for thread in group.threads[1:]]
+    outside = any(_stand_in(frames, NETWORK) for frames in others)
+    own = any(not _is_library(frame) for frames in others for frame in frames)
+    return outside or (own and group.activity is not Activity.STILL)
 
 
 def apart(

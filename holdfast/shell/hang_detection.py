@@ -15,13 +15,14 @@ import msgspec
 from holdfast.actions import CollectEvidence
 from holdfast.controller import State
 from holdfast.controller.phases import TRAINING
+from holdfast.detection.after_loop import CLOSES_S, AfterLoop
 from holdfast.detection.hang import HangWatch
 from holdfast.detection.progress import ProgressReducer
-from holdfast.diagnosis import reachability, silence
-from holdfast.diagnosis.hang import LINES_MAX, apart, judge
+from holdfast.diagnosis import at_its_end, reachability, silence
+from holdfast.diagnosis.hang import LINES_MAX, apart, judge, judge_behind
 from holdfast.diagnosis.kept_stacks import kept_stacks
 from holdfast.diagnosis.placed import in_layout
-from holdfast.events import HangJudged, each_of
+from holdfast.events import HangJudged, HangSuspected, each_of
 from holdfast.messages import Report, Stacks, StacksReply, TakeStacks
 from holdfast.shell.reachability import Reachability
 from holdfast.shell.stack_collection import Reply, StackCollection
@@ -45,6 +46,7 @@ class HangDetection:
         self._state, self._progress, self._put = state, progress, put
         self._now = 0.0
         self._watch = HangWatch(state.limits.hang_timeout_s, state.limits.step_timeout_s)
+        self._after = AfterLoop()
         self._looks = StackCollection(send, itertools.count(1, 2), LOOKS, APART_S)
         self._asked = StackCollection(send, itertools.count(2, 4))
         self._send, self._native_numbers = send, itertools.count(4, 4)
@@ -58,14 +60,17 @@ class HangDetection:
         self._looks.abandon()
         self.stacks = {}
         self._watch.begin(attempt, self._state.world_size, now)
+        self._after.begin(attempt, self._state.world_size)
 
     def observe(self, report: Report, now: float) -> None:
         """Telemetry of one node."""
         self._watch.observe(report, now)
+        self._after.observe(report, now)
 
     def forgive(self, now: float, late_s: float) -> None:
         """We did not listen for so long."""
         self._watch.forgive(now, late_s)
+        self._after.forgive(late_s)
 
     def look(self, now: float, catch_up: Callable[[], None]) -> None:
         """Time has passed. `catch_up` reads what was reported meanwhile."""
@@ -78,6 +83,8 @@ class HangDetection:
             catch_up()
             if self._watch.is_due(now):
                 self._put(self._watch.suspect(now))
+        elif self._watches and self._after.is_due(now, self._state.finished):
+            self._put(self._after.suspect(now, self._state.finished))
 
     @property
     def _watches(self) -> bool:
@@ -91,6 +98,9 @@ class HangDetection:
         def found(reply: StacksReply) -> None:
             pages, timeout_s = self._progress.newest(), self._state.limits.hang_timeout_s
             suspicion = msgspec.structs.replace(order.suspicion, ago_s=self._now - since)
+            if self._after.are_behind(self._state.finished):
+                self._put(self._judged_behind(suspicion, reply))
+                return
             looks = reply.groups, reply.missing, pages, timeout_s, reply.collectives
             judged = judge(suspicion, *looks)
             reached = self._by_name(self._looks.reached)
@@ -105,6 +115,17 @@ class HangDetection:
 
         members = self._members()
         self._looks.ask(members, connected, now, found, self._reachability.ring(members))
+
+    def _judged_behind(self, suspicion: HangSuspected, reply: StacksReply) -> HangJudged:
+        """Of ranks that have left their loops; a hang began when it was first seen."""
+        seen = bool(reply.groups) and not reply.missing
+        closes = seen and all(map(at_its_end.closes, reply.groups))
+        stood_s = self._after.closes_s(self._now, closes=closes)
+        if long := stood_s >= CLOSES_S:
+            suspicion = msgspec.structs.replace(suspicion, ago_s=stood_s)
+        judged = judge_behind(suspicion, reply.groups, reply.missing, long=long)
+        self.stacks = kept_stacks(judged, reply.groups)
+        return judged
 
     def _placed(self, judged: HangJudged) -> HangJudged:
         """With where the ranks that it names are in the layout."""

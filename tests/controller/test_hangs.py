@@ -100,6 +100,8 @@ def test_ranks_that_hang_after_others_have_ended_well_are_told_and_not_stopped()
     assert world.state.phase is Phase.RUNNING and not world.state.incidents
     why = "; not stopped, because 1 of 2 ranks have exited with status 0"
     assert world.state.standstill == STORY + why
+    world.tell(judged(world, Judgement.SLOW, summary="Behind the training loop", ranks=()))
+    assert world.state.standstill == "Behind the training loop", "nobody would be stopped"
 
 
 def test_why_no_step_was_made_is_forgotten_when_the_attempt_is_stopped_or_the_job_has_ended() -> (

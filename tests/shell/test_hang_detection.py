@@ -3,6 +3,8 @@
 import pytest
 
 from holdfast.controller import Limits
+from holdfast.controller.hangs import ENDED
+from holdfast.detection.after_loop import AFTER_S, CLOSES_S
 from holdfast.detection.hang import FLOOR_S
 from holdfast.dimensions import Layout
 from holdfast.events import (
@@ -35,7 +37,7 @@ class Training(Scene):
         limits = {"node_count": len(nodes), "hang_timeout_s": hang_timeout_s, **limits}
         super().__init__(Limits(**limits))  # type: ignore[arg-type]
         self.wires = self.running(*nodes)
-        self.steps = dict.fromkeys(range(len(nodes)), 0)
+        self.steps, self.phase = dict.fromkeys(range(len(nodes)), 0), "step"
         self.tell()
 
     def tell(self, ago_s: float = 0.0) -> None:
@@ -46,7 +48,7 @@ class Training(Scene):
                 pid=1,
                 progress=Progress(step=self.steps[rank], step_ago_s=ago_s),
                 milestones=dict.fromkeys(TRAINED, 1.0),
-                phase="step",
+                phase=self.phase,
                 step_time_s=STEP_S,
             )
             self.shell.report(Report(node=wire.node, attempt=self.state.attempt, workers=(page,)))
@@ -234,6 +236,70 @@ def test_who_moves_is_looked_at_again_later_and_nothing_is_stopped() -> None:
     scene.stall(5.0)
     assert len(scene.events(HangSuspected)) >= 2
     assert not any(wire.told(Stop) for wire in scene.wires)
+
+
+CLOSES = "destroy_process_group (torch/distributed/distributed_c10d.py:2190)"
+
+
+def behind_the_loop() -> Training:
+    """Both ranks have done their steps, and their scripts go on."""
+    scene = Training()
+    scene.train(50)
+    scene.phase = "finished"
+    scene.tell()
+    return scene
+
+
+def next_look(scene: Training) -> None:
+    """Until everybody is asked once more."""
+    asked = len(scene.events(HangSuspected))
+    for _ in range(700):
+        scene.stall(1.0)
+        if len(scene.events(HangSuspected)) > asked:
+            return
+    raise AssertionError("nobody was asked for more than ten minutes")
+
+
+def test_ranks_that_do_not_come_out_of_the_end_of_their_group_are_found_and_the_job_is_told() -> (
+    None
+):
+    scene = behind_the_loop()
+    scene.stall(AFTER_S - 1.0)
+    assert not scene.events(HangSuspected)
+    for _ in range(2):
+        assert not scene.state.incidents
+        next_look(scene)
+        for wire in scene.wires:
+            scene.answer(wire, CLOSES)
+    (incident,) = scene.state.incidents
+    assert incident.cause == "hang" and incident.rank is None
+    assert "Ranks 0-1 hung after step 50: in destroy_process_group" in incident.summary
+    assert incident.evidence and scene.state.stopped_for is not None
+    assert scene.state.stopped_for.signature == ENDED, "the next attempt repeats it all: once"
+    lasted_s = incident.detected_at - incident.started_at
+    assert lasted_s == pytest.approx(CLOSES_S, abs=5.0), "since it was seen"
+
+
+def test_hours_of_work_behind_the_loop_are_told_and_stop_nothing() -> None:
+    scene = behind_the_loop()
+    for _ in range(7):
+        next_look(scene)
+        scene.answer(scene.wires[0], "upload (t.py:9)", Activity.BUSY)
+        scene.answer(scene.wires[1], CLOSES)
+    assert not scene.state.incidents and not any(wire.told(Stop) for wire in scene.wires)
+    assert scene.state.standstill.startswith("Behind the training loop for ")
+    assert scene.state.standstill.endswith("rank 0 in upload (t.py:9)")
+
+
+def test_nor_does_a_node_that_does_not_answer_meanwhile_however_long_that_takes() -> None:
+    scene = behind_the_loop()
+    for _ in range(7):
+        next_look(scene)
+        scene.answer(scene.wires[1], CLOSES)
+        scene.stall(NODE_S + 1.0)
+    told = [event for event in scene.events(HangJudged) if isinstance(event, HangJudged)]
+    assert {event.judgement for event in told} == {Judgement.UNKNOWN}
+    assert told[-1].ago_s > 600.0 and not scene.state.incidents
 
 
 def test_a_member_that_does_not_answer_is_waited_for_some_seconds_and_blames_nobody() -> None:
