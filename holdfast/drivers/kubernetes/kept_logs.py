@@ -11,7 +11,7 @@ cannot be read any more is simply not there.
 import asyncio
 import gzip
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -103,10 +103,13 @@ class KeptLogs:
         going = pod.leaving or pod.over
         return going and bool(pod.spec.node_name) and pod.uid not in self._taken
 
-    async def take(self, pod: Pod) -> None:
-        """Its output until it ends."""
+    def take(self, pod: Pod) -> Coroutine[object, object, None]:
+        """Its output until it ends; from now on nobody else is to read it."""
         self._taken.add(pod.uid)
         self._unread[pod.uid] = pod
+        return self._take(pod)
+
+    async def _take(self, pod: Pod) -> None:
         async with self._turns:
             if await self._read(pod, TAKE_S, follow=not pod.over):
                 del self._unread[pod.uid]

@@ -70,8 +70,9 @@ def test_what_a_deleted_pod_printed_to_its_end_can_be_read_afterwards(tmp_path: 
         await api.delete(PODS, "run-0")
         [leaving] = [p for p in await _pods(api) if p.metadata.name == "run-0"]
         assert logs.wants(leaving)
-        await logs.take(leaving)
-        assert not logs.wants(leaving), "once"
+        reading = logs.take(leaving)
+        assert not logs.wants(leaving), "once, also where two changes of it come before it is read"
+        await reading
         await logs.settle([p for p in await _pods(api) if p.metadata.name == "run-1"])
         await it.until(lambda: len(it.pods()) == 1)
         found = {k.pod: k.lines for k in await kept_logs(api, "run")}
