@@ -113,8 +113,13 @@ class Settings(NamedTuple):
     """Of one controller."""
 
     timeout_s: float  # after which a node that gives no sign of life is lost
-    reconnect_s: float  # for the nodes of a former controller to find this one
+    reconnect_s: float  # for the nodes of a former controller to find this one, at least
     term: int  # greater than that of every controller before
+
+    @property
+    def connects_within_s(self) -> float:
+        """Who may be silent for longer may be for as long before it connects anew."""
+        return max(self.reconnect_s, self.timeout_s)
 
 
 class Shell:
@@ -150,7 +155,9 @@ class Shell:
         self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put)
         self.stragglers = StragglerSampling(self.state, progress, self.nodes.send, self.put)
         self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
-        self.checks = MachineChecks(self.state, self.nodes.send, self.put, settings.reconnect_s)
+        self.checks = MachineChecks(
+            self.state, self.nodes.send, self.put, settings.connects_within_s
+        )
         self.preparation = Preparation(self.state, self.nodes.send, self.put)
         self.compiled = CompiledOffers(self.state, self.nodes.send)
         self.profiles = ProfileCollection(
@@ -194,7 +201,7 @@ class Shell:
 
     def _expect(self, nodes: Iterable[str]) -> None:
         for node in nodes:
-            self.nodes.expect(node, self._settings.reconnect_s)
+            self.nodes.expect(node, self._settings.connects_within_s)
 
     def put(self, *events: AnyEvent) -> None:
         """Facts for the controller."""

@@ -162,7 +162,8 @@ class Control:
 
     def begin(self, first: Beginning, existing: Sequence[str]) -> None:
         """Take over the agents that exist, and hear the first fact."""
-        self.look_in(RECONNECT_S if self.lease is None else RECONNECT_IN_CLUSTER_S)
+        reconnect_s = RECONNECT_S if self.lease is None else RECONNECT_IN_CLUSTER_S
+        self.look_in(max(reconnect_s, self._timeout_s))
         if not self.reach:
             self._env.after(self.deaf_until - self._env.now, self._regain)
         self.hear(lambda: self.shell.begin(first, existing))

@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.controller import Limits, State
 from holdfast.events import ControllerResumed, HandedOver, NodeLost
+from tests.shell import scene as scene_of_tests
 from tests.shell.scene import RECONNECT_S, Scene
 
 
@@ -82,6 +83,18 @@ def test_a_controller_that_has_met_a_node_begins_to_count_anew() -> None:
     scene.wait(2 * RECONNECT_S)
     assert scene.shell.cut_off and scene.events(HandedOver)
     assert scene.state.handed_over == 1
+
+
+def test_who_may_be_silent_for_longer_may_be_before_it_connects_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scene_of_tests, "TIMEOUT_S", 3 * RECONNECT_S)
+    scene = resumed(training())
+    a = scene.connect("a")
+    scene.wait(3 * RECONNECT_S - 1.0, a)
+    assert not scene.events(NodeLost)
+    scene.wait(1.5, a)
+    assert set(scene.state.lost) == {"b", "c"} and not scene.shell.cut_off
 
 
 def test_once_one_is_heard_the_others_get_the_whole_time_to_connect() -> None:
