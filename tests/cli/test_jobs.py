@@ -323,8 +323,8 @@ def test_a_stop_whose_controller_is_killed_meanwhile_ends_what_that_has_left(
     home: Path, tmp_path: Path, tool: Tool
 ) -> None:
     file = tool("trap '' TERM; echo up; while :; do sleep 0.05; done")
-    with (tmp_path / "tool.yaml").open("a") as job:
-        job.write("recovery: {stop_grace_s: 3600}\n")
+    job = tmp_path / "tool.yaml"
+    job.write_text(job.read_text().replace("recovery: {", 'recovery: {"stop_grace_s": 3600, '))
     answer("run", *file, "--detach")
     assert until(printed(home, "tool", "up"))
     stopping = start("stop", "tool")

@@ -99,7 +99,7 @@ def test_a_controller_that_has_just_taken_it_over_is_asked(
 ) -> None:
     asked = iter((False, True))
     monkeypatch.setattr("holdfast.cli.stop.ask_to_stop", lambda *_: next(asked))
-    monkeypatch.setattr("holdfast.cli.stop._wait", lambda _: None)
+    monkeypatch.setattr("holdfast.cli.stop._stopped", lambda _: True)
     with records.locked(whole):
         assert cli.main(["stop", "job"]) == 0
     assert "job has stopped" in capsys.readouterr().out

@@ -31,6 +31,7 @@ from tests.end_to_end.local.jobs import SCRIPTS
 from tests.patience import ENOUGH_S, MAY_BE_SILENT, PATIENCE_S, Patience
 
 LONG = 100_000  # steps: more than any test waits for
+LOOK_S = 0.2  # a look reads a whole record by HTTP, or all output
 PAUSE = "0.1"  # in each of them: most of what a story waits for is not training
 
 
@@ -90,13 +91,13 @@ class Site:
             for pod in self.pods("controller"):
                 if pod["metadata"]["name"] == holder:
                     return pod
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(LOOK_S)
 
     async def successor(self, old: Body, patience_s: float = PATIENCE_S) -> Body:
         """The next pod that has the lease."""
         async with asyncio.timeout(patience_s):
             while (found := await self.controller())["metadata"]["uid"] == old["metadata"]["uid"]:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(LOOK_S)
         return found
 
     async def main_object(self) -> Body:
@@ -117,7 +118,7 @@ class Site:
                 status = await self.status()
                 if status is not None and condition(status):
                     return status
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(LOOK_S)
         told = f"not within {patience_s:g} s: {what}\n{status}\n{self.it.story()}"
         raise AssertionError(told)
 
@@ -137,7 +138,7 @@ class Site:
     async def _both_speak(self) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not {0, 1} <= await self.spoken():
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(LOOK_S)
 
     async def ends(self, outcome: str) -> JobStatus:
         """Wait for the end; then the books balance, and nothing of it runs any more."""
