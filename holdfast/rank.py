@@ -65,6 +65,7 @@ looks_again: list[Callable[[FrameType], bool]] = []
 """Whether whoever looks for the rank in this frame is made to look once more when it has come: then
 there is none for now, and nothing waits."""
 _LOOKUP = ("os", "collections.abc", "_collections_abc")  # modules between environ and who reads it
+_assignments = msgspec.json.Decoder(Assignment)  # made ahead: it takes milliseconds
 _undo: list[Callable[[], object]] = []  # what `run_ahead` has set up
 _unsaid: list[str] = []
 _prepares = False  # what needs the rank is none of the script's lines
@@ -166,7 +167,7 @@ def await_rank(where: str = "join()") -> None:
         line = _line_on(int(control), where)
         if not line.endswith(b"\n"):
             os._exit(0)  # nothing of the script is to be done any more
-        _take(msgspec.json.decode(line, type=Assignment).env)
+        _take(_assignments.decode(line).env)
     for text in _emptied(_unsaid):
         _tell(text)
 

@@ -106,12 +106,12 @@ class Attempts:
         self._oom.new()  # what was killed before is no news of this attempt
         self._processes.workers.drop_logs(order.attempt)
         self._processes.stores.use(order.store)
-        self.mask = masker({**os.environ, **self._parts.job.env, **order.version.env})
         self._parts.ready.begin(self._parts.versions.program(order.version))
         run = self.newest = NodeAttempt(order)
         for local_rank in range(self._processes.workers.count):
             told = environment.assignment(self._parts.job, order, local_rank)
             run.workers[local_rank] = self._processes.start(told)
+        self.mask = masker({**os.environ, **self._parts.job.env, **order.version.env})
         if self._processes.stores.failure:  # nobody would ever meet there
             note("agent: the attempt is ended: its rendezvous store had died before it began")
             kill(run, self._processes)
@@ -143,14 +143,14 @@ class Attempts:
             watch_end(worker, self.look_for_ends)
             if worker.ends is None and (ends := self._ending(worker)):
                 found.append((worker, ends))
-        if found:
-            self._parts.health.look()  # what broke under them is to be known before the verdict
         for worker, ends in sorted(found, key=lambda one: one[1].at):
             self._parts.watch.last_look(run)
             self.announce()
             worker.ends = ends
             worker.output.catch_up()
             self._tell(worker, ends, self._oom.new())
+        if found:  # what broke under them is to be known before the verdict, which comes later
+            self._parts.health.look()
 
     def _tell(self, worker: Worker, ends: ProcessExit, oom: str = "") -> None:
         store = self._processes.stores.failure

@@ -73,13 +73,13 @@ class AttemptStop:
 
     def _stop(self, run: NodeAttempt, order: Stop) -> None:
         first = run.stop_at is None
-        self._parts.health.look()  # what broke, if anything did, is to be known before the verdict
         hung = run.of_rank(order.hung) if first and order.grace_s > 0 else None
         if hung is not None:
             reads = native_stack(hung.pid, min(NATIVE_S, order.grace_s))
             run.native_look = NativeLook(hung, asyncio.create_task(reads))
             self._parts.tasks.start(self._end_when_seen(run.native_look))
         terminate(run, self._parts.processes, time.monotonic(), parks=order.parks, spared=hung)
+        self._parts.health.look()  # what broke, if anything did, is to be known before the verdict
         if order.grace_s > 0:
             loop = asyncio.get_running_loop()
             loop.call_later(order.grace_s, kill, run, self._parts.processes)

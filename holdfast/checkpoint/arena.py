@@ -136,18 +136,20 @@ class Cell:
         payload_bytes: int,
         least_bytes: int,
         pool: ThreadPoolExecutor,
-        prepare: Callable[[memoryview], None],
+        prepare: Callable[[memoryview], None] | None,
     ) -> None:
         """Make room for a payload, unless there is some for `least_bytes`. `pool` touches its
         pages, then calls `prepare` with the memory; `begin` waits for that. Of what was mapped
-        ahead only what is missing is touched."""
+        ahead only what is missing is touched, and a thread is started only for what is to be
+        done."""
         ahead, self._mapped_ahead = self._mapped_ahead, None
         if least_bytes > self._room:
             ahead, present = None, self._map(payload_bytes)
         else:
             present = self._present_bytes()
-        if not self._ready:
-            self._touching = pool.submit(_made_ready, self.memory, ahead or 0, present, prepare)
+        begin = ahead or 0
+        if not self._ready and (begin < len(self.memory) or prepare is not None):
+            self._touching = pool.submit(_made_ready, self.memory, begin, present, prepare)
         self._ready = True
 
     def map_ahead(self, stops: Callable[[], bool]) -> None:
@@ -321,7 +323,7 @@ class Arena:
         self,
         sizes: Mapping[StatePart, int],
         slots: int,
-        prepare: Callable[[memoryview], None] = lambda _: None,
+        prepare: Callable[[memoryview], None] | None = None,
         least: Mapping[StatePart, int] | None = None,
     ) -> None:
         """Make room for payloads of these sizes, in the first `slots` cells of each part. A thread
@@ -433,10 +435,11 @@ def _require(more_bytes: int) -> None:
 
 
 def _made_ready(
-    memory: memoryview, begin: int, present: int, prepare: Callable[[memoryview], None]
+    memory: memoryview, begin: int, present: int, prepare: Callable[[memoryview], None] | None
 ) -> None:
     _touch(memory, present, begin)
-    prepare(memory)
+    if prepare is not None:
+        prepare(memory)
 
 
 def _touch(memory: memoryview, present: int = 0, begin: int = 0) -> None:

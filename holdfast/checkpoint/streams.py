@@ -49,6 +49,8 @@ class BackgroundCopier(Protocol):
 
     least_bytes: int
     """Payloads below this are better copied at once."""
+    prepares: bool
+    """Whether `prepare` does anything."""
     blind: bool
     """Whether a change that `guard` did not announce cannot be seen in what was copied."""
 
@@ -79,6 +81,7 @@ class SideStream:
     """`BackgroundCopier` on a GPU."""
 
     least_bytes = 0
+    prepares = True
     blind = True
     taken_s = 0.0
 
@@ -149,6 +152,7 @@ class SideThread:
     """`BackgroundCopier` on a CPU, of arrays only: other tensors are copied at once."""
 
     least_bytes = 16 << 20
+    prepares = False
     blind = False
 
     def __init__(self, idle_cores: int) -> None:

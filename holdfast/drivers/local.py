@@ -283,7 +283,7 @@ class LocalDriver:
     async def run(self, first: Beginning, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
         shell, host = self._shell, self._host
-        book = MachineBook(self._state, say)
+        book = MachineBook(self._state, say, asyncio.get_running_loop().call_soon)
 
         def seen(entry: Entry, state: State) -> None:
             self._books.add(entry)

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.actions import Entry
 from holdfast.controller.state import State
 from holdfast.diagnosis import machine_memory as memories
-from holdfast.diagnosis.lemons import Signals
+from holdfast.diagnosis.lemons import LemonSignal, Signals
 from holdfast.diagnosis.machine_memory import MachineMemory
 from holdfast.drivers.records import jobs_home, write_private
 from holdfast.files import read_plain
@@ -44,18 +44,26 @@ def note_check(failed: str) -> None:
 class MachineBook:
     """Writes down the signals of one job's nodes, which all run on this machine."""
 
-    def __init__(self, state: State, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        state: State,
+        say: Callable[[str], None],
+        later: Callable[[Callable[[], None]], object] = lambda act: act(),
+    ) -> None:
+        """`later` calls it back once the orders that follow have left: a job waits for those."""
         self._signals = Signals(state.ranks, state.workers_per_node or 1)
-        self._say, self._told = say, ""
+        self._say, self._told, self._later = say, "", later
 
     def hear(self, entry: Entry) -> None:
         """The next line of the journal."""
         given = self._signals.hear(entry)
-        if given is None:
-            return
-        signals = [(given[0], entry.at)]
+        if given is not None:
+            signals = [(given[0], entry.at)]
+            self._later(lambda: self._write(signals, entry.at))
+
+    def _write(self, signals: list[tuple[LemonSignal, float]], at: float) -> None:
         try:
-            _change(lambda old: memories.remembered(old, signals, entry.at))
+            _change(lambda old: memories.remembered(old, signals, at))
         except OSError as error:
             why = f"the history of this machine cannot be written: {error.strerror}"
             if why != self._told:

@@ -36,6 +36,7 @@ from holdfast.train.placement import Placement, replica_nodes
 COPY_LIMIT_BYTES = SEALED_BYTES  # of a private part that is sent by the workers themselves
 _FIRST_CAPACITY = 64 << 10
 _CHUNK_BYTES = 64 << 20
+_SHORT_BYTES, _LENGTH_BYTES = 1000, 8  # of what ranks say at a restore
 _LONGEST = HEADER_BYTES + COPY_LIMIT_BYTES
 LEAST = -(1 << 63)  # what is said of nothing
 
@@ -171,15 +172,20 @@ class Exchange:
     # ── at restore ──
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
-        """What every rank has to say, by rank."""
-        length = torch.tensor(len(mine), dtype=torch.int64)
-        lengths = [torch.empty_like(length) for _ in range(self._world_size)]
-        dist.all_gather(lengths, length, group=self._group)
-        longest = max(1, *(int(length) for length in lengths))
-        padded = byte_tensor(memoryview(bytearray(mine.ljust(longest, b"\0"))))
-        table = [torch.empty_like(padded) for _ in lengths]
+        """What every rank has to say, by rank. What is short takes one message each, and anything
+        longer a second one."""
+        told = self._gather(len(mine).to_bytes(_LENGTH_BYTES, "little") + mine[:_SHORT_BYTES])
+        lengths = [int.from_bytes(one[:_LENGTH_BYTES], "little") for one in told]
+        rest = max(lengths) - _SHORT_BYTES
+        more = self._gather(mine[_SHORT_BYTES:], rest) if rest > 0 else [b""] * len(told)
+        whole = (one[_LENGTH_BYTES:] + two for one, two in zip(told, more, strict=True))
+        return [one[:length] for one, length in zip(whole, lengths, strict=True)]
+
+    def _gather(self, mine: bytes, size: int = _LENGTH_BYTES + _SHORT_BYTES) -> list[bytes]:
+        padded = byte_tensor(memoryview(bytearray(mine.ljust(size, b"\0"))))
+        table = [torch.empty_like(padded) for _ in range(self._world_size)]
         dist.all_gather(table, padded, group=self._group)
-        return [row.numpy()[: int(n)].tobytes() for row, n in zip(table, lengths, strict=True)]
+        return [row.numpy().tobytes() for row in table]
 
     def send_to(self, rank: int, data: torch.Tensor) -> dist.Work:
         """Send bytes; messages between two ranks stay in order."""
@@ -205,7 +211,7 @@ class Exchange:
         All ranks walk the same list in the same order, so no two wait for each other.
         """
         received: list[Cell] = []
-        for giver, taker, source, target in _transfers(plan):
+        for giver, taker, source, target in transfers(plan):
             if self._rank == giver:
                 self._give(arena, plan.key, source, taker)
             elif self._rank == taker:
@@ -234,7 +240,8 @@ class Exchange:
         return cell
 
 
-def _transfers(plan: RestorePlan) -> list[tuple[int, int, StatePart, StatePart]]:
+def transfers(plan: RestorePlan) -> list[tuple[int, int, StatePart, StatePart]]:
+    """Who gives whom which part of its memory, and as which; the same on all ranks."""
     shared = [
         (g, r, StatePart.SHARED, StatePart.SHARED) for r, g in enumerate(plan.shared_from) if g != r
     ]

@@ -31,6 +31,13 @@ def load_driver() -> None:
         seen_by(torch)
 
 
+def computes_on_cpu(wanted: torch.device | None) -> bool:
+    """Whether this worker will, for all that is known before its rank."""
+    if wanted is not None:
+        return wanted.type not in ACCELERATORS
+    return os.environ.get(VARIABLE) == "cpu" or seen_by(torch)[0].kind == "cpu"
+
+
 def pick_device(placement: Placement, wanted: torch.device | None = None) -> torch.device:
     """The accelerator of this local rank, and the CPU where there is none; or the one that is
     wanted, that of the local rank if it has no number.

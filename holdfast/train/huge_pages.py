@@ -33,8 +33,14 @@ def copy_of(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cpu" or value.nbytes < LEAST_BYTES or not _wanted():
         return value.to(device, copy=True)
     made = torch.empty_like(value, device=device)
-    _ask((made.data_ptr(), made.data_ptr() + made.untyped_storage().nbytes()))
+    ask_for(made)
     return made.copy_(value)
+
+
+def ask_for(made: torch.Tensor) -> None:
+    """For the memory of this tensor on the CPU, which nothing was written to yet."""
+    if _wanted():
+        _ask((made.data_ptr(), made.data_ptr() + made.untyped_storage().nbytes()))
 
 
 @contextmanager

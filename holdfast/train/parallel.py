@@ -7,6 +7,7 @@ the same step of an undisturbed run. Here the regrouping is done before the firs
 order of definition (about the order in which gradients appear), so the buckets never change.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.train import huge_pages
+
+LEAST_BYTES = 16 << 20  # of a model: less is found ahead (`memory_ahead`), and to look takes longer
 
 
 class SteadyBuckets(DistributedDataParallel):
@@ -44,7 +47,8 @@ def data_parallel(
     """
     options = {"gradient_as_bucket_view": True, **options}
     device_ids = [device.index] if device.type != "cpu" else None
-    with huge_pages.for_new_memory(device):  # of the buckets
+    small = sum(one.nbytes for one in model.parameters()) < LEAST_BYTES
+    with nullcontext() if small else huge_pages.for_new_memory(device):  # of the buckets
         return SteadyBuckets(model, device_ids=device_ids, init_sync=not settled, **options)
 
 

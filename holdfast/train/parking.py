@@ -65,11 +65,13 @@ class ParkingPlace:
         """Whether it was ordered to park, waiting for that for a while."""
         return self._ordered.wait(self._patience_s)
 
-    def park(self) -> None:
-        """Return with the next attempt in the environment; without one the process ends."""
+    def park(self, meanwhile: Callable[[], None]) -> None:
+        """Return with the next attempt in the environment; without one the process ends.
+        `meanwhile` is what can be done while others are waited for."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._say(WorkerParking(state="parked"))
+        meanwhile()
         line = b""
         while not line.endswith(b"\n"):
             more = self._sock.recv(rank.LINE_BYTES)

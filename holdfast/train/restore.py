@@ -29,7 +29,7 @@ from holdfast.checkpoint.tensors import read
 from holdfast.errors import Error
 from holdfast.train import candidates, refusals
 from holdfast.train.candidates import Candidate, InMemory, Location, RankInventory
-from holdfast.train.exchange import Exchange
+from holdfast.train.exchange import Exchange, transfers
 from holdfast.train.fetch import fetch, read_bytes
 from holdfast.train.layout import Ranks
 from holdfast.train.load_failure import FailureKind, LoadFailure, failure_of, worst
@@ -48,6 +48,9 @@ _WORDS = {
     FailureKind.DAMAGED: "is damaged",
     FailureKind.STORAGE: "cannot be read at the moment",
 }
+_inventories = msgspec.msgpack.Decoder(RankInventory)  # made ahead: it takes milliseconds
+_failures = msgspec.msgpack.Decoder(LoadFailure | None)
+_memories = msgspec.msgpack.Decoder(list[InMemory])
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # between looks at storage that does not answer
 
 
@@ -188,7 +191,7 @@ class _Restoring:
         """What to try next, from what all ranks have now."""
         mine = msgspec.structs.replace(known, cells=candidates.in_memory(self._arena))
         packed = self._gather(msgspec.msgpack.encode(mine))
-        self._inventories = [msgspec.msgpack.decode(one, type=RankInventory) for one in packed]
+        self._inventories = [_inventories.decode(one) for one in packed]
         listed = candidates.candidates(
             self._inventories, self._ranks, self._fingerprint, self._environ
         )
@@ -229,7 +232,7 @@ class _Restoring:
     def _agree(self, failure: LoadFailure | None) -> LoadFailure | None:
         """What is wrong on any rank; None if nothing is."""
         packed = self._gather(msgspec.msgpack.encode(failure))
-        said = [msgspec.msgpack.decode(one, type=LoadFailure | None) for one in packed]
+        said = [_failures.decode(one) for one in packed]
         found = ((rank, one) for rank, one in enumerate(said) if one is not None)
         return worst(LoadFailure(one.kind, f"rank {rank}: {one.text}") for rank, one in found)
 
@@ -361,6 +364,8 @@ class _Restoring:
             return good
         if not self._exchange.all_true(good):
             return False
+        if not transfers(plan):  # everybody has verified what it will use
+            return True
         return self._exchange.all_true(verify(self._exchange.hand_out(plan, self._arena)))
 
     # ── none ──
@@ -395,7 +400,7 @@ def snapshot_waits(arena: Arena, exchange: Exchange | None, ranks: Ranks) -> boo
     is None for a single rank."""
     mine = msgspec.msgpack.encode(candidates.in_memory(arena))
     told = [mine] if exchange is None else exchange.gather_bytes(mine)
-    inventories = [RankInventory(msgspec.msgpack.decode(one, type=list[InMemory])) for one in told]
+    inventories = [RankInventory(_memories.decode(one)) for one in told]
     prints = {cell.fingerprint for inventory in inventories for cell in inventory.cells}
     return any(
         one.where is Location.ARENAS

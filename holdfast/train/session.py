@@ -23,7 +23,7 @@ from holdfast.events import Milestone
 from holdfast.optimizer_steps import leave_to_the_script
 from holdfast.page import WorkerPhase
 from holdfast.rank import await_rank
-from holdfast.train import survival
+from holdfast.train import memory_ahead, survival
 from holdfast.train.attempt_parts import AttemptParts
 from holdfast.train.data import Loader
 from holdfast.train.early_end import EarlyEnd
@@ -31,6 +31,7 @@ from holdfast.train.elastic import Elastic, OnResize, policy_in
 from holdfast.train.flops import peak_flops
 from holdfast.train.group import (
     check_wishes,
+    computes_on_cpu,
     join_group,
     load_driver,
     pick_device,
@@ -350,6 +351,8 @@ def join(
     wait, wanted = check_wishes(backend, timeout, device)
     load_driver()
     trace_ahead.offer()
+    if computes_on_cpu(wanted):
+        memory_ahead.offer()
     await_rank()
     placement = find_placement()
     asked_layout(placement.world_size)

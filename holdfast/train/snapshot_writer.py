@@ -49,10 +49,11 @@ class SnapshotWriter:
         """Whether training waits for the next snapshot: it is not copied beside it."""
         return self._background is None or self._at_once or self._meddled or urgent
 
-    def prepare(self, memory: memoryview) -> None:
-        """Make this memory ready for copies beside training, in any thread."""
-        if self._background is not None:
-            self._background.prepare(memory)
+    @property
+    def prepare(self) -> Callable[[memoryview], None] | None:
+        """Makes memory ready for copies beside training, in any thread; None if it always is."""
+        background = self._background
+        return background.prepare if background is not None and background.prepares else None
 
     def encode(self, shared: Tree, private: Tree, label: str = "") -> dict[StatePart, int]:
         """Prepare this state for `write`; returns the sizes of its payloads in bytes.

@@ -194,13 +194,18 @@ class Survival:
             self._stage = ScriptStage.OVER
             assert self._error is not None, "only a failure breaks it without an order"
             raise self._error
-        self._parking.park()
+        self._parking.park(self._clear_up)
         self._able = False
         self._store, self._error, self._broken = None, None, False
         self._stage = ScriptStage.SETUP
         if self._moves:
             for group in self._groups:
                 group.move(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+    def _clear_up(self) -> None:
+        """Let go of what belongs to the attempt that is over."""
+        for group in self._groups:
+            group.drop()
         flight_recorder.forget()
 
     def do_again(self) -> None:

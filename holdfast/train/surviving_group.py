@@ -99,7 +99,7 @@ class SurvivingGroup(dist.ProcessGroup):
 
     def form(self) -> None:
         """Meet the other members on the store of this attempt. Raises what gloo raises."""
-        self._drop()
+        self.drop()
         place = self._place
         store = PrefixStore(f"surviving/{self._name}/", self._keeper.store())
         before = pairs.sockets()
@@ -115,9 +115,10 @@ class SurvivingGroup(dist.ProcessGroup):
         inner._set_group_name(cast("Any", self._name))
         self._inner = inner
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """Take the gloo group of the last attempt apart, in no thread of its own, and unless that
-        would wait for one that does not come back."""
+        would wait for one that does not come back; it is done by `form` where it was not before.
+        """
         self._under_way.settle()
         if self._under_way.stuck:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._inner))

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import resource
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -57,6 +58,24 @@ def test_nothing_is_left_to_fault_on_and_no_memory_is_taken(fd: int) -> None:
     assert faults() - before < of_the_test + PAGES // 4, "a fault for each page would be as many"
     assert os.fstat(fd).st_blocks == taken
     assert seen == [cell.memory for cell in arena.cells(StatePart.SHARED)[:2]], "for copies"
+
+
+def test_no_thread_is_started_where_nothing_is_left_to_be_done(fd: int) -> None:
+    """A restore waits for a thread that begins."""
+    map_while_waiting(wait_once())
+    arena, names = arena_of(fd), set()
+    sizes = {StatePart.SHARED: LARGE}
+
+    def seen(*_: object) -> None:
+        names.add(threading.current_thread().name)
+
+    arena.reserve(sizes, 2)
+    assert not any(cell._touching for cell in arena.cells(StatePart.SHARED))
+    other = Arena(fd)
+    other.reserve(sizes, 2, seen)
+    for cell in other.cells(StatePart.SHARED)[:2]:
+        cell.begin()
+    assert [name.startswith("touch") for name in names] == [True], "or what has to be done is"
 
 
 def test_a_process_that_did_not_wait_maps_all_that_is_there(fd: int) -> None:

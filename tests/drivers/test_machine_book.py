@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ def test_what_jobs_met_with_here_adds_up_and_what_was_planned_does_not() -> None
     book().hear(lost(NOW + 2))
     book().hear(lost(NOW + 4, planned=True))
     assert memories.counts(machine_book.memory(), NOW) == {LemonSignal.LOST: 2}
+
+
+def test_what_is_written_may_wait_until_orders_have_left_and_says_when_it_happened() -> None:
+    waits: list[Callable[[], None]] = []
+    state = State(limits=Limits(node_count=1))
+    machine_book.MachineBook(state, print, waits.append).hear(lost(NOW))
+    assert memories.counts(machine_book.memory(), NOW) == {}
+    for write in waits:
+        write()
+    assert machine_book.memory().signals == {LemonSignal.LOST: [int(NOW)]}
 
 
 def test_jobs_that_write_at_once_lose_nothing() -> None:

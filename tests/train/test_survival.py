@@ -5,11 +5,13 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from holdfast.messages import Assignment
 from holdfast.train import survival
-from holdfast.train.parking import ParkingPlace
+from holdfast.train.parking import ORDER, ParkingPlace
 from holdfast.train.surviving_group import AttemptBrokenError
 
 
@@ -31,6 +33,9 @@ class Group:
 
     def form(self) -> None:
         self.asked.append(("formed", None))
+
+    def drop(self) -> None:
+        self.asked.append(("let go", None))
 
     def close_connections(self) -> None:
         self.asked.append(("closed", None))
@@ -94,6 +99,27 @@ def test_only_within_the_loop_a_peer_that_is_gone_breaks_the_attempt_quietly(
     assert group.asked == [("closed", None)], "so that nobody waits for us"
     with pytest.raises(RuntimeError, match=r"^gone$"):
         kept.await_next()  # nobody ends the attempt: it fails as it would have
+
+
+def test_what_is_left_of_the_attempt_is_let_go_while_the_next_one_is_waited_for(
+    ends: tuple[socket.socket, ParkingPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for the groups of the next attempt, not for those of the last to be closed."""
+    kept, group = survival.Survival(ends[1]), Group()
+    kept.add(group)  # type: ignore[arg-type]
+    kept.enter_loop()
+    ends[0].send(ORDER)
+    letting_go: list[list[dict[str, str]]] = []
+
+    def let_go() -> None:
+        letting_go.append(said(ends[0]))
+        rank = Assignment(attempt=2, rank=0, local_rank=0, world_size=1, redo_until=0, env={})
+        ends[0].send(msgspec.json.encode(rank) + b"\n")
+
+    monkeypatch.setattr(group, "drop", let_go)
+    kept.await_next()
+    (before,) = letting_go
+    assert [news["state"] for news in before] == ["able", "parked"], "nobody waits for that either"
 
 
 def test_what_cannot_be_kept_is_refused_once_with_the_first_reason(

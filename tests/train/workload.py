@@ -110,6 +110,7 @@ class Lazy:
     """
 
     least_bytes = 0
+    prepares = False
     taken_s = 0.0
 
     def __init__(self) -> None:

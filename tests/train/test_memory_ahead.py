@@ -1,0 +1,71 @@
+"""Who waits for a rank has memory for its first step, and does not keep what others lack."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from holdfast import devices, rank
+from holdfast.checkpoint.free_memory import FreeMemory
+from holdfast.train import group, memory_ahead
+
+FAULTS = """
+import resource, sys, torch
+from holdfast.train import memory_ahead
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+if sys.argv[1] == "ahead":
+    memory_ahead.find()
+before = faults()
+outputs = [torch.zeros(1 << 20, dtype=torch.uint8) for _ in range(40)]
+print(faults() - before)
+"""
+PAGES = 40 * (1 << 20) // resource.getpagesize()
+
+
+def of_the_first_step(how: str) -> int:
+    """Faults on tensors of 1 MiB in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True
+    )
+    return int(ran.stdout)
+
+
+def test_a_first_step_faults_on_little_of_what_it_computes_with() -> None:
+    assert of_the_first_step("ahead") < PAGES // 8
+    assert of_the_first_step("at once") > PAGES // 2, "or the promise holds anyway"
+
+
+def test_nothing_is_found_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(memory_ahead, "_block", asked.append)
+    found = memory_ahead.SHARE * memory_ahead.BLOCKS * memory_ahead.BLOCK_BYTES
+    monkeypatch.setattr(memory_ahead, "free_memory", lambda: FreeMemory(found - 1, "of a test"))
+    memory_ahead.find()
+    assert asked == []
+
+
+def test_only_who_waits_for_a_rank_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank, "while_waiting", [])
+    monkeypatch.delenv(rank.CONTROL, raising=False)
+    memory_ahead.offer()
+    assert rank.while_waiting == []
+    monkeypatch.setenv(rank.CONTROL, "7")
+    memory_ahead.offer()
+    assert len(rank.while_waiting) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "cpu"),
+    [("cpu", None, True), ("cuda", "cpu", False), (None, "cpu", True), ("cuda", None, False)],
+)
+def test_a_step_on_a_gpu_needs_none_of_it(
+    monkeypatch: pytest.MonkeyPatch, wanted: str | None, said: str | None, cpu: bool
+) -> None:
+    monkeypatch.setattr(os, "environ", {devices.VARIABLE: said} if said is not None else {})
+    assert group.computes_on_cpu(torch.device(wanted) if wanted else None) is cpu
