@@ -20,7 +20,7 @@ def _told(job: RunningJob) -> tuple[dict[int, float], dict[str, torch.Tensor]]:
 
 
 def test_three_faults_change_no_bit_of_losses_and_parameters(home: Path) -> None:
-    job = small(home, spares=1, args=[*ENDLESS, "--pause", "0.1"], name="faults").start()
+    job = small(home, spares=1, args=ENDLESS, name="faults").start()
     done = job.wait_step(5).step or 0
     os.kill(job.worker(1), signal.SIGKILL)
     done = job.wait_step(done + 5, attempt=2).step or 0

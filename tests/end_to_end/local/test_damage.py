@@ -98,7 +98,7 @@ def small_disk(home: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_stops_neither_training_nor_recovery(small_disk: Path) -> None:
-    job = small(small_disk, args=[*ENDLESS, "--pause", "0.1"]).start()
+    job = small(small_disk, args=ENDLESS).start()
     done = job.wait_step(5).step or 0
     with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
