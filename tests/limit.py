@@ -9,7 +9,7 @@ import pytest
 
 from tests.patience import ENOUGH_S, Patience
 
-LIMIT_S = 2 * ENOUGH_S  # more than a test waits for one thing
+LIMIT_S = 3 * ENOUGH_S  # more than a test waits for one thing
 LOOKS = 10  # within it
 
 
