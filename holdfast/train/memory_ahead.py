@@ -11,6 +11,7 @@ threshold by itself when a large block is freed (M_MMAP_THRESHOLD in mallopt(3))
 may do otherwise: then nothing is gained, and nothing is lost.
 """
 
+import contextlib
 import mmap
 import os
 
@@ -29,7 +30,13 @@ SHARE = 64  # of free memory: it is kept by those who wait as well, and one that
 def offer() -> None:
     """Find it when this worker begins to wait for its rank, first of all."""
     if rank.CONTROL in os.environ:
-        rank.while_waiting.append(lambda _control: find())
+        rank.while_waiting.append(_find)
+
+
+def _find(_control: int) -> None:
+    """What lacks memory shows in the script, if it lacks it there."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError, LookupError):
+        find()
 
 
 def find() -> None:

@@ -50,6 +50,19 @@ def test_nothing_is_found_where_memory_is_short(monkeypatch: pytest.MonkeyPatch)
     assert asked == []
 
 
+def test_a_limit_of_the_process_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_length: int) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(rank, "while_waiting", [])
+    monkeypatch.setattr(memory_ahead, "_block", refused)
+    monkeypatch.setenv(rank.CONTROL, "7")
+    memory_ahead.offer()
+    with pytest.raises(RuntimeError):
+        memory_ahead.find()
+    rank.while_waiting[0](7)
+
+
 def test_only_who_waits_for_a_rank_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank, "while_waiting", [])
     monkeypatch.delenv(rank.CONTROL, raising=False)
