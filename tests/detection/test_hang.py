@@ -482,6 +482,20 @@ def test_a_controller_that_did_not_listen_blames_nobody_for_that() -> None:
     assert len(job.suspicions) == 1
 
 
+def test_whoever_moves_again_is_watched_as_before() -> None:
+    """What was suspected for minutes is looked at ever more rarely, and only that."""
+    job = Job()
+    job.trains(100)
+    job.pass_by(300.0)
+    for rank in job.steps:
+        job.steps[rank] += 1000
+        job.ended_at[rank] = job.now - 0.1
+    job.tell()
+    known = len(job.suspicions)
+    job.pass_by(FLOOR_S + 1.0)
+    assert len(job.suspicions) == known + 1 and job.suspicions[-1].ago_s < FLOOR_S + 1.0
+
+
 def test_reports_that_are_read_rarely_teach_the_same() -> None:
     """A thousand steps between two looks: no pause is taken for a long one."""
     job = Job()

@@ -9,12 +9,13 @@ new image reach a machine, but none becomes ready, the version before comes back
 was made with stands in a label, because webhooks may rewrite what its containers say.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.controller import NodeState, Phase, State
 from holdfast.controller.nodes import PROBE_AFTER
@@ -27,6 +28,9 @@ from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.roster import Roster, uid_of
 from holdfast.events import AnyEvent, HealthChanged, Severity, UpdateRequested
 from holdfast.versions import FIRST
+
+if TYPE_CHECKING:
+    from holdfast.drivers.kubernetes.doctor import ClusterCheck
 
 CONDITION = "image-replaced"
 STALLED = "stalled-"  # begins the id of a wish to go back
@@ -88,13 +92,24 @@ async def why_not(cluster: Cluster, request: Request, image: str) -> str:
         return why
     named = with_image(request, image)
     assert named.job.image is not None, "checked before the job was made"
-    try:
-        body = doctor_image.pod(named, f"{request.name}-image-{secrets.token_hex(3)}")
-        owner = (await origin(cluster, request.name)).of_pods
-        check = await doctor_image.looked(cluster, named, owned(body, owner))
-    except ApiError as error:
-        return f"image {named.job.image.name} cannot be tried: {error}"
-    return "" if check.ok else f"image {named.job.image.name}: {check.found}"
+    deadline = time.monotonic() + doctor_image.WITHIN_S
+    while True:
+        try:
+            check = await _tried(cluster, named)
+        except ApiError as error:  # the lease may be in doubt, too
+            if not error.transient or time.monotonic() > deadline:
+                return f"image {named.job.image.name} cannot be tried: {error}"
+            await asyncio.sleep(doctor_image.POLL_S)
+        else:
+            return "" if check.ok else f"image {named.job.image.name}: {check.found}"
+
+
+async def _tried(cluster: Cluster, named: Request) -> "ClusterCheck":
+    from holdfast.drivers.kubernetes import doctor_image
+
+    body = doctor_image.pod(named, f"{named.name}-image-{secrets.token_hex(3)}")
+    owner = (await origin(cluster, named.name)).of_pods
+    return await doctor_image.looked(cluster, named, owned(body, owner))
 
 
 # ── the replacement ───────────────────────────────────────────────────────────────────────────

@@ -1,14 +1,14 @@
 """Which pod gives way to one with another image: one at a time, and only while nothing is wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from holdfast.controller import NodeState, Phase
 from holdfast.controller.state import HealthRecord, Stage, UpdateRecord
-from holdfast.drivers.kubernetes import doctor_image
+from holdfast.drivers.kubernetes import doctor_image, images
 from holdfast.drivers.kubernetes.cluster import ApiError, Kind
 from holdfast.drivers.kubernetes.images import (
     CONDITION,
@@ -20,6 +20,7 @@ from holdfast.drivers.kubernetes.images import (
 )
 from holdfast.drivers.kubernetes.manifests.names import IMAGE
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.origin import JobOrigin
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.events import HealthChanged, Severity, UpdateRequested
 from holdfast.versions import FIRST, Version
@@ -255,10 +256,12 @@ def test_the_pod_that_tries_pulls_as_a_node_does_and_ends_though_its_controller_
 class Answers:
     """A cluster in which the pod that looks has ended, and reading what it said goes like this."""
 
-    def __init__(self, *fail: int) -> None:
-        self.fail, self.left = [*fail], ["pod"]
+    def __init__(self, *fail: int, refuse: Sequence[int] = ()) -> None:
+        self.fail, self.refuse, self.left = [*fail], [*refuse], ["pod"]
 
     async def create(self, body: Body) -> Body:
+        if self.refuse:
+            raise ApiError(self.refuse.pop(0), "LeaseInDoubt", "not now")
         return body
 
     async def get(self, _kind: Kind, name: str) -> Body:
@@ -285,3 +288,20 @@ def test_what_a_busy_api_server_does_not_show_of_the_trial_is_asked_for_again(
     body = {"metadata": {"name": "run-image-x"}}
     told = asyncio.run(doctor_image.looked(there, asked(image="img:2"), body))
     assert found in told.found and there.left == []
+
+
+@pytest.mark.parametrize(
+    ("refuse", "why"), [((0, 503), ""), ((403,), "image img:2 cannot be tried: not now")]
+)
+def test_an_image_is_tried_again_where_the_cluster_does_not_let_us_at_the_moment(
+    monkeypatch: pytest.MonkeyPatch, refuse: tuple[int, ...], why: str
+) -> None:
+    async def found(*_: object) -> JobOrigin:
+        return JobOrigin("u", {"kind": "ConfigMap", "name": "run-job", "uid": "u"})
+
+    monkeypatch.setattr(doctor_image, "POLL_S", 0.0)
+    monkeypatch.setattr(images, "origin", found)
+    there: Any = Answers(refuse=refuse)
+    request = asked("pods", nodes=2, image="img:1")
+    told = asyncio.run(images.why_not(there, request, "img:2"))
+    assert why in told if why else not told
