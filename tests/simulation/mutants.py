@@ -512,7 +512,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "nodes that exist are not expected by a new controller": Mutant(
         SHELL,
-        "self.nodes.expect(node, self._settings.reconnect_s)",
+        "self.nodes.expect(node, self._settings.connects_within_s)",
         "pass",
         NAMED,
         first=115,
