@@ -12,6 +12,7 @@ from holdfast.detection.stages import Stages
 from holdfast.detection.straggler import StragglerWatch
 from holdfast.rank_runs import in_runs
 from holdfast.slow_ranks import SlowBy, Straggler
+from tests.more import sample
 
 PARTS = 8  # micro-batches
 PART_S = 0.002  # forward of one, in an ordinary stage
@@ -151,7 +152,7 @@ def test_a_stage_around_the_limit_is_not_told_again_and_again() -> None:
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sample([0], [1, 2, 3]))
 @pytest.mark.parametrize("victim", [0, 3, 5, 9])
 def test_a_slow_rank_of_a_pipeline_is_named_and_no_other_stage_that_waits_for_it(
     seed: int, victim: int
