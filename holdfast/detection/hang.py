@@ -77,8 +77,8 @@ class HangWatch:
         self._times: deque[float] = deque(maxlen=KEPT)
         self._longest_s = self._first_s = 0.0  # pauses: of all steps, and of the first
         self._sections_s: dict[str, float] = {}  # the longest of each name
-        self._next = 0.0  # suspicion, at the earliest, while whoever was suspected stands still
-        self._stood_until = math.inf  # who has moved later than that has moved again
+        # The next suspicion, at the earliest, of those who have not moved since the second time.
+        self._rests = 0.0, math.inf
 
     def observe(self, report: Report, now: float) -> None:
         """Take in one node's report. Costs O(workers in the report)."""
@@ -104,16 +104,16 @@ class HangWatch:
     def is_due(self, now: float) -> bool:
         """Whether somebody has stood still for too long; again and again while that lasts."""
         stands_s = self.stands_s(now)
-        rests = now < self._next and now - stands_s <= self._stood_until
-        enough = stands_s >= FLOOR_S and not rests
+        until, moved = self._rests
+        enough = stands_s >= FLOOR_S and (now >= until or now - stands_s > moved)
         return enough and stands_s >= self._budget_s(self._still(now))
 
     def suspect(self, now: float) -> HangSuspected:
         """Who that is."""
         stands_s, still = self.stands_s(now), self._still(now)
         ahead = [at - stands_s for at in (*DECISIVE_S, *self._timeouts_s) if at > stands_s]
-        self._next = now + min([max(FLOOR_S, AGAIN * stands_s), *ahead])
-        self._stood_until = now - stands_s / 2  # as in `_still`
+        next_s = min([max(FLOOR_S, AGAIN * stands_s), *ahead])
+        self._rests = now + next_s, now - stands_s / 2  # as in `_still`
         behind = self._behind(still)
         step = self._step[behind[0]]
         return HangSuspected(
