@@ -13,11 +13,11 @@ from holdfast.controller import IncidentRecord, State
 from holdfast.drivers.otlp.ids import span_id, trace_id
 from holdfast.events import AttemptStopped, Diagnosed, EvidenceTaken, MilestoneReached
 from holdfast.goodput import Ledger
+from holdfast.shell.clock import SET_S
 
 Value = str | int | float | bool | Sequence[str]
 Attributes = Mapping[str, Value]
 HOUR_S = 3600.0
-SET_S = 1.0  # by which a clock was set, and not only corrected
 SETTLES_S = 3.0  # after the end of an incident
 NAMES_MAX = 32  # of nodes, in one attribute
 FAILED = (Outcome.FAILED, Outcome.GAVE_UP)
