@@ -3,6 +3,7 @@
 The rest of the job goes on, so its memory counts as elsewhere.
 """
 
+import asyncio
 import time
 
 from holdfast.agent.attempts import Attempts
@@ -16,13 +17,14 @@ class Leaving:
         self._parts = parts
         self._attempts = attempts
         self._has_tiers = has_tiers
-        self.asked = False  # by any signal so far
+        self.asked = asyncio.Event()
+        """Set with the first signal, and never cleared."""
 
     def ask(self, grace_s: float) -> None:
         """Somebody wants this node."""
         end, saves = self._parts.end, self._parts.saves
-        run, again = self._attempts.shown, self.asked
-        self.asked = True
+        run, again = self._attempts.shown, self.asked.is_set()
+        self.asked.set()
         worth = self._has_tiers or (run is not None and run.order.node_count > 1)
         can = run is not None and run.stop_at is None and saves.can(run.order.attempt)
         if again or not (can and worth) or end.begun:

@@ -11,7 +11,6 @@ new pod would do better, and `REPLACE` for everything else.
 import asyncio
 import math
 import os
-import signal
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,8 +111,10 @@ async def _live(pod: PodEnvironment, job: Job, environ: Mapping[str, str]) -> No
     agent = Agent(me, job, worker_environment(pod, environ), options)
     await probes.serve(pod.address, job.network.ports.agent, agent.health)
     status = await _copied(agent, pod, environ.get(PLACES[Tier.SHARED]))
-    if status == 0 and pod.engine == RAY and not agent.leaving.asked:
-        await _taken_down()
+    if status == 0 and pod.engine == RAY:
+        # KubeRay makes a worker anew that has ended, and submits nothing before all are ready, so
+        # this one stays as it is until the RayCluster goes.
+        await agent.leaving.asked.wait()
     os._exit(status)
 
 
@@ -127,15 +128,6 @@ async def _copied(agent: Agent, pod: PodEnvironment, shared: str | None) -> int:
     copying.cancel()
     await copies.finish()
     return status
-
-
-async def _taken_down() -> None:
-    """KubeRay makes a worker anew that has ended, and submits nothing before all are ready, so this
-    one stays as it is until the RayCluster goes."""
-    told = asyncio.Event()
-    for sig in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sig, told.set)
-    await told.wait()
 
 
 # ── what it is told ──

@@ -24,6 +24,7 @@ ulimit -n "${{RAY_START_ULIMIT_OPEN_FILES:-65536}}"
 while :; do eval "${COMMAND}"; sleep {AGAIN_S}; done
 """
 BY_SIGNAL = 128
+MANY = 1 << 12  # signals at once
 
 
 def accompany(environ: Mapping[str, str]) -> None:
@@ -39,17 +40,30 @@ def accompany(environ: Mapping[str, str]) -> None:
 
 def _beside(agent: int, environ: Mapping[str, str]) -> int:
     """Ray for as long as the agent lives; the exit status of the agent."""
+    woken = _signals()
     ray = _start(environ)
     while True:
-        pid, status = os.waitpid(-1, 0)  # orphans of Ray, too
-        if pid == agent:
+        pid, status = os.waitpid(-1, os.WNOHANG)  # orphans of Ray, too
+        if pid == 0:
+            os.read(woken, MANY)
+        elif pid == agent:
             processes.signal_group(ray, signal.SIGKILL)
             os.waitpid(ray, 0)
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else BY_SIGNAL - code
-        if pid == ray:
+        elif pid == ray:
             note(f"agent: Ray's shell has ended: {processes.death_of(pid, status, 0.0).words}")
             ray = _start(environ)
+
+
+def _signals() -> int:
+    """What can be read as soon as there was a signal, that of a child's end included. One that
+    comes just before `waitpid` would be handled only after it."""
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return woken
 
 
 def _start(environ: Mapping[str, str]) -> int:

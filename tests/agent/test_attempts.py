@@ -390,6 +390,20 @@ async def test_a_node_with_nothing_to_save_leaves_at_once() -> None:
 
 
 @looped
+async def test_who_waits_for_a_signal_hears_of_it_whatever_turn_it_comes_in() -> None:
+    loop = asyncio.get_running_loop()
+    for turns in range(6):
+        parts = make_parts(1)
+        leaving = Leaving(parts, Attempts(parts), has_tiers=True)
+        parts.end.ask(0.0)  # the node ends already, and the signal comes while it does
+        loop.add_signal_handler(signal.SIGTERM, leaving.ask, 7.0)
+        loop.call_soon(signal.raise_signal, signal.SIGTERM)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await leaving.asked.wait()
+
+
+@looped
 async def test_a_lost_store_is_replaced_and_the_controller_told_of_the_next() -> None:
     parts = make_parts()
     stores = parts.processes.stores
