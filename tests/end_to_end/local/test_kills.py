@@ -41,7 +41,7 @@ def test_a_worker_killed_at_any_moment_costs_at_most_a_step(
     job.wait_end()
     assert (job.out / "died").exists(), "the kill never happened"
     (incident,) = job.incidents()
-    assert (incident.cause, incident.signal, incident.rank) == ("worker-killed", 9, 1)
+    assert (incident.cause, incident.signal, incident.rank) == ("worker-killed", 9, 1), incident
     assert incident.steps_lost <= 1
     assert incident.ended_at is not None
     assert sorted(job.losses()) == list(range(STEPS)) or sorted(job.losses()) == list(
