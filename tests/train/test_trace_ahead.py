@@ -1,5 +1,6 @@
 """A worker that waits traces the blocks it will train, and nothing else of it changes by that."""
 
+import gc
 import random
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -51,6 +52,7 @@ class Compiler:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Compiler]:
     """Of processes that note in `tmp_path`; nothing is left of it."""
+    gc.freeze()  # models are looked for among all objects, of which other tests have left millions
     found = Compiler()
     plain: Any = nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", lambda module: plain(module, backend=found))
