@@ -461,8 +461,8 @@ def test_cordons_are_shown_and_lifted(barren: Site) -> None:
     assert (told["machine"], told["owner"], told["reason"], told["expired"]) == (
         "m-0", "default/gpt", "Xid 79", True,
     )  # fmt: skip
-    assert told["conditions"] == ["was declared out of service"], "and not its own cordon"
-    assert "out of service" in barren.holdfast("nodes").stdout
+    assert told["conditions"] == ["has the taint node.kubernetes.io/out-of-service"]
+    assert "out-of-service" in barren.holdfast("nodes").stdout
     wrong = barren.holdfast("nodes", "--lift", "m-9")
     assert (wrong.returncode, "error[machine-not-cordoned]" in wrong.stderr) == (4, True)
     assert "expired: to be checked" in barren.holdfast("nodes").stdout

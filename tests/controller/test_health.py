@@ -19,7 +19,7 @@ from holdfast.events import (
 )
 from tests.controller.test_controller import World, kinds, only, running
 
-XID = "GPU 0000:3b:00: XID 79, the GPU has fallen off the bus"
+XID = "GPU 0000:3b:00: XID 79, GPU has fallen off the bus"
 
 
 def change(

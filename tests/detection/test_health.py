@@ -66,12 +66,18 @@ def test_xids_of_one_gpu_are_one_burst_named_by_the_first_that_can_be_the_cause(
     conditions = Conditions("n")
     [first] = conditions.hear(log(nvrm(45), FELL_OFF, REBOOT, nvrm(13)), 0.0)
     assert first.condition == "xid-79" and first.device == GPU and "reboot" in first.advice
-    assert first.detail == (
-        f"GPU {GPU}: XID 79, the GPU has fallen off the bus; then XID 45, 154, 13"
-    )
+    assert first.detail == (f"GPU {GPU}: XID 79, GPU has fallen off the bus; then XID 45, 154, 13")
     assert conditions.hear(log(nvrm(45), nvrm(31)), 100.0) == []
     [other] = conditions.hear(log(nvrm(31, gpu="0000:5e:00")), 101.0)
     assert other.device == "0000:5e:00"
+
+
+def test_an_xid_is_told_by_its_name_in_nvidias_catalogue_so_that_it_is_found() -> None:
+    [fault] = Conditions("n").hear(log(nvrm(31)), 0.0)
+    assert "XID 31, GPU memory page fault" in fault.detail
+    [restart], [reset] = (Conditions("n").hear(log(nvrm(n)), 0.0) for n in (94, 95))
+    assert "XID 94, Contained memory error" in restart.detail
+    assert "XID 95, Uncontained memory error" in reset.detail
 
 
 def test_the_same_error_of_the_application_twice_asks_for_diagnostics_and_no_eviction() -> None:

@@ -110,7 +110,7 @@ def test_measure_a_restore_into_memory_of_a_gpu(
     state = LARGE.layers * LARGE.layer_bytes
     group = "restore into memory of the GPU"
     measured(group, "state", state / 2**20, "MiB")
-    measured(group, "with checksums, not looked ahead", took_s, "s")
+    measured(group, "time, checksums included (not computed ahead)", took_s, "s")
     measured(group, "speed", state / took_s / 1e9, "GB/s")
     measured(group, "peak above what is held then", (peak - held) / 2**20, "MiB")
     assert not [*differences(expected, state_of(second))]

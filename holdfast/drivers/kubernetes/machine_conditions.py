@@ -39,23 +39,23 @@ class Sign(NamedTuple):
 
 PRESSURES: dict[str, tuple[str, str, str]] = {
     "MemoryPressure": (
-        "machine-memory-pressure", "is short of memory: the kubelet evicts pods",
+        "machine-memory-pressure", "it is short of memory, the kubelet evicts pods",
         "request as much memory as the workers use, so that others are evicted first",
     ),
     "DiskPressure": (
-        "machine-disk-pressure", "is short of disk: the kubelet removes images and evicts pods",
+        "machine-disk-pressure", "it is short of disk, the kubelet removes images and evicts pods",
         "free space on the machine: unused images, logs, emptyDir volumes",
     ),
     "PIDPressure": (
-        "machine-pid-pressure", "is short of process ids: the kubelet evicts pods",
+        "machine-pid-pressure", "it is short of process ids, the kubelet evicts pods",
         "find what starts so many processes or threads; lower the workers of data loaders",
     ),
     "NetworkUnavailable": (
-        "machine-network-unavailable", "has no network configured",
+        "machine-network-unavailable", "no network is configured",
         "look at the pods of the network plugin on this machine",
     ),
     "ReadonlyFilesystem": (
-        "machine-read-only", "has a file system that became read-only",
+        "machine-read-only", "a file system became read-only",
         "look for errors of the disk in the kernel log, and have it replaced",
     ),
 }  # fmt: skip
@@ -96,14 +96,14 @@ def signs(machine: Machine, given: frozenset[str] = frozenset(), us: str = "") -
         if (sign := _of_condition(condition)) is not None:
             yield sign
     if machine.spec.unschedulable:
-        detail = "is cordoned: no new pods are started there, and it may be drained soon"
+        detail = "is cordoned (spec.unschedulable): no new pods start there, it may be drained soon"
         yield Sign("machine-cordoned", WARN, detail=detail)
     for taint in machine.spec.taints:
         if taint.key == OUT_OF_SERVICE:
-            detail = "was declared out of service"
-            yield Sign("machine-out-of-service", FATAL, detail=detail)
+            yield Sign("machine-out-of-service", FATAL, detail=f"has the taint {OUT_OF_SERVICE}")
         elif taint.key in REMOVALS:
-            yield Sign("machine-leaving", LEAVES, taint.key, f"leaves: {REMOVALS[taint.key]}")
+            detail = f"leaves: {REMOVALS[taint.key]} (taint {taint.key})"
+            yield Sign("machine-leaving", LEAVES, taint.key, detail)
         elif taint.key == TAINT:
             yield from _left_by_another(machine, us)
         elif taint.effect == "NoExecute" and taint.key not in (*MIRRORED, *given):
@@ -135,11 +135,12 @@ def _of_condition(condition: Condition) -> Sign | None:
     if not is_true:
         return None
     if kind in ANNOUNCED:
-        return Sign("machine-leaving", LEAVES, kind, f"leaves: {ANNOUNCED[kind]}{told}")
+        named = f"condition {kind}: {said}" if said else f"condition {kind}"
+        return Sign("machine-leaving", LEAVES, kind, f"leaves: {ANNOUNCED[kind]} ({named})")
     if kind in PRESSURES:
         slug, words, advice = PRESSURES[kind]
         severity = FATAL if slug == "machine-read-only" else WARN
-        return Sign(slug, severity, detail=f"{words}{told}", advice=advice)
+        return Sign(slug, severity, detail=f"reports {kind}: {words}{told}", advice=advice)
     return Sign("machine-problem", WARN, kind, f"reports {kind}{told}")
 
 

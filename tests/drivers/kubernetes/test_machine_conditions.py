@@ -1,6 +1,7 @@
 """What machines say of themselves reaches the nodes on them: once, and until it is over."""
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -11,9 +12,15 @@ from holdfast.controller.state import HealthRecord, Node, State
 from holdfast.drivers.kubernetes import machine_watch
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import NODES
-from holdfast.drivers.kubernetes.machine_conditions import MachineConditions, signs
+from holdfast.drivers.kubernetes.machine_conditions import (
+    ANNOUNCED,
+    PRESSURES,
+    REMOVALS,
+    MachineConditions,
+    signs,
+)
 from holdfast.drivers.kubernetes.machine_watch import MachineWatch
-from holdfast.drivers.kubernetes.machines import RACKS, Machine
+from holdfast.drivers.kubernetes.machines import OUT_OF_SERVICE, RACKS, Machine
 from holdfast.events import HealthChanged, NodeJoined, Severity
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.playing import playing
@@ -85,6 +92,21 @@ def test_what_is_wrong_has_a_name_and_only_what_cannot_pass_is_a_fault(
     [sign] = signs(seen)
     assert (sign.condition, str(sign.severity)) == (slug, severity)
     assert sign.detail and sign.advice
+
+
+@pytest.mark.parametrize(
+    ("seen", "name"),
+    [
+        *((machine(wrong(kind)), kind) for kind in (*PRESSURES, *ANNOUNCED)),
+        *((machine(taints=[taint(key)]), key) for key in (*REMOVALS, OUT_OF_SERVICE)),
+        (machine(unschedulable=True), "spec.unschedulable"),
+    ],
+)
+def test_what_kubernetes_calls_it_is_named_so_that_it_can_be_searched_for(
+    seen: Machine, name: str
+) -> None:
+    [sign] = signs(seen)
+    assert re.search(rf"\b{re.escape(name)}\b", sign.detail)
 
 
 @pytest.mark.parametrize(
