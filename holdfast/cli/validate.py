@@ -82,6 +82,7 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
         result(f"{named(file)} is valid on {where}: job {request.name}, {size(request.job)}")
         _tell_spares(request.job)
         _tell_links(request.job, request.workers)
+        _tell_fixed(request)
     if not valid:
         raise typer.Exit(ExitStatus.USAGE)
 
@@ -98,6 +99,23 @@ def _tell_links(job: "Job", workers: int | str) -> None:
         dimensions = job.parallel.layout.resolve(job.nodes.count * workers)
         if why := across_nodes(dimensions, workers):
             result(f"parallel: {why}")
+
+
+def _tell_fixed(request: "Request") -> None:
+    """Where the pods of an elastic job stay as many as they are, whatever its size."""
+    from holdfast.drivers.kubernetes.manifests.checks.limits import honours
+    from holdfast.drivers.kubernetes.manifests.kueue import queue_of
+
+    engine = request.engine
+    queued = engine in ("job", "pytorchjob") and queue_of(request.job)
+    resized = not queued and honours("elasticity.max_nodes", engine, "managed")
+    if request.managed and request.job.elasticity is not None and not resized:
+        where = " in a Kueue queue" if queued else ""
+        result(
+            f"elasticity: engine {engine}{where} is not resized: it keeps "
+            f"{count(request.pods, 'pod')}; those that do not train wait as spares and keep their "
+            f"resources, and the job cannot grow beyond {count(request.nodes, 'node')}"
+        )
 
 
 def size(job: "Job") -> str:

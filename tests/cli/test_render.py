@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from holdfast.cli import main
+from holdfast.drivers.kubernetes.engine_size import NUMBER
+from holdfast.spec.cluster import Engine
 from tests.warm import holdfast
 
 JOB = """
@@ -108,6 +110,27 @@ def test_validate_for_an_engine_judges_the_manifests_and_no_file_of_this_machine
     assert found["valid"] is True
     assert not [f for f in found["findings"] if f["level"] == "error"]
     assert holdfast("validate", str(file), "--engine", "tfjob", "--mode", "plain").returncode == 2
+
+
+RESIZED = {"pods", *NUMBER}
+QUEUE = "scheduling: {kueue: {queue: q}}\n"
+
+
+@pytest.mark.parametrize("engine", sorted({"jobset", "mpijob", "trainjob", "volcano", *RESIZED}))
+def test_validate_says_of_which_engine_the_pods_stay_when_an_elastic_job_shrinks(
+    file: Path, engine: Engine
+) -> None:
+    def told() -> bool:
+        run = holdfast("validate", str(file), "--engine", engine)
+        assert run.returncode == 0, run.stderr
+        return f"elasticity: engine {engine}" in run.stdout and "keeps 3 pods" in run.stdout
+
+    assert not told(), "it is not elastic"
+    file.write_text(f"{JOB}elasticity: {{min_nodes: 1}}\n")
+    assert told() == (engine not in RESIZED)
+    if engine in NUMBER:
+        file.write_text(f"{file.read_text()}{QUEUE}")
+        assert told(), "Kueue takes an object of another size for a new one"
 
 
 def test_what_many_pods_share_is_told_once(file: Path) -> None:

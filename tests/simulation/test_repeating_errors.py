@@ -1,5 +1,6 @@
 """Errors that come again: no machine is left for the code's, no code blamed for a machine's."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -45,10 +46,19 @@ def test_a_machine_whose_device_fails_again_and_again_is_left_and_the_job_goes_o
     assert [one for one in world.agents.values() if not one.alive]
 
 
-def test_a_machine_on_which_alone_a_script_fails_is_suspected() -> None:
-    assert "machine" in [
-        j for seed in range(4) for j in judged(with_errors("bad_hosts", seed, times=20.0))
-    ]
+def test_a_machine_on_which_alone_a_script_fails_is_left_on_suspicion_and_not_blamed() -> None:
+    worlds = [with_errors("bad_hosts", seed, times=20.0) for seed in range(4)]
+    assert any("machine" in judged(world) for world in worlds)
+    for world in worlds:
+        lines = [json.loads(line) for line in world.book.texts()[1:]]
+        steps = [(line, one["step"]) for line in lines for one in line.get("choices", [])]
+        isolated = [line for line, step in steps if step == "isolate"]
+        assert len(isolated) == judged(world).count("machine")
+        for line in isolated:
+            suspect = line["event"]["occurrence"]["nodes"]
+            left = [one for one in line["actions"] if one["type"] == "Fence"]
+            assert [one["node"] for one in left] == suspect and not left[0]["blamed"]
+            assert not any(one["type"] == "Cordon" for one in line["actions"])
 
 
 def test_an_update_that_always_fails_on_the_device_is_taken_back() -> None:

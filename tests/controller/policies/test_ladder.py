@@ -37,6 +37,7 @@ SICK = Trouble(cause="hardware-fault", summary=SUM, node="b", faulty=True, train
 ALERT = Trouble(cause=ladder.ALERT, summary=SUM, node="b", trains=True)
 SLOW = Trouble(cause="straggler", summary=SUM, node="b", trains=True)
 HANG = Trouble(cause="hang", summary=SUM, ended=True, node="b")
+NAMELESS_HANG = Trouble(cause="hang", summary=SUM, ended=True)
 ABORTED = Trouble(cause="worker-aborted", summary=SUM, ended=True)
 DEVICE_LOST = Trouble(cause="device-lost", summary=SUM, ended=True, node="b", faulty=True)
 MORE = Trouble(cause=ladder.RESIZED, trains=True)
@@ -47,12 +48,14 @@ MACHINES = Recurrence(whose="machine", confidence=0.6, text="it came only ever o
 
 ONCE, TWICE = History(faults=1), History(faults=2)
 AGAIN = History(again=True, restored=40)
+OFTEN = History(nameless=ladder.NAMELESS)
 SPARE = Means(spares=1, waiting=1, size=4, fewest=4, target=4)
 NONE = Means(size=4, fewest=4, target=4)
 GAP = Means(vacant=1, size=4, fewest=4, target=4)
 FILLED = Means(vacant=1, spares=1, waiting=1, size=4, fewest=4, target=4)
 CHECKED = Means(spares=1, waiting=1, size=4, fewest=4, target=4, checks=True)
 ELASTIC = Means(vacant=1, size=4, fewest=2, target=4)
+GROUPS = Means(spares=1, waiting=1, size=4, fewest=4, target=4, repeats=True)
 
 
 class Row(NamedTuple):
@@ -115,6 +118,17 @@ TABLE = {
     ),
     "it hangs, and no spare waits": Row(
         R.RESTART, "", HANG, History(fruitless=3, named=3), NONE
+    ),
+    "a hang that names nobody, often": Row(
+        R.REPLAY, "hang 3 times within 3600 s", NAMELESS_HANG, OFTEN, GROUPS
+    ),
+    "so often, and one is named": Row(R.RESTART, "", HANG, OFTEN, GROUPS),
+    "so often, and groups are not tested": Row(R.RESTART, "", NAMELESS_HANG, OFTEN),
+    "attempt after attempt aborts, and machines have passed": Row(
+        R.REPLAY, "2 attempts in a row", ABORTED, History(fruitless=2, checked=True), GROUPS
+    ),
+    "the loss is NaN again, nothing older, groups may tell": Row(
+        R.REPLAY, "a machine may be the cause", NAN, History(bad_again=True, restored=9), GROUPS
     ),
     "a device error that comes wherever its step is done": Row(
         R.RESTART, "it came on b and c", ILLEGAL, History(recurs=CODES, fruitless=2), CHECKED
@@ -244,8 +258,8 @@ def test_the_table(row: Row) -> None:
     assert [one.rung for one in chosen.weighed] == list(Rung)
 
 
-def test_every_step_that_is_not_for_people_is_in_the_table_of_this_test() -> None:
-    assert {row.step for row in TABLE.values()} == set(Rung) - {Rung.REPLAY}
+def test_every_step_is_in_the_table_of_this_test() -> None:
+    assert {row.step for row in TABLE.values()} == set(Rung)
 
 
 @pytest.mark.parametrize("cause", sorted(CAUSES))
@@ -324,6 +338,7 @@ HISTORIES = st.builds(
     checked=FLAG,
     slowed=FLAG,
     named=COUNT,
+    nameless=COUNT,
     recurs=st.sampled_from([None, CODES, MACHINES]),
 )
 
@@ -343,6 +358,7 @@ def means(draw: st.DrawFn) -> Means:
         replace_after=draw(st.integers(0, 3)),
         stragglers=draw(FLAG),
         checks=draw(FLAG),
+        repeats=draw(FLAG),
         max_restarts=draw(COUNT),
         exact=draw(FLAG),
         window_s=draw(st.floats(1.0, 1e5)),

@@ -111,6 +111,13 @@ def test_a_lost_node_is_gone_without_and_no_sample_is_lost_or_used_twice(home: P
         assert f"{sizes} ranks" in log and " from memory" in log
     each_step_had_its_samples_once(job)
 
+    told = [(m["attempt"], m["metrics"]["world_size"]) for m in job.metrics()]
+    assert set(told) == {(1, 3), (2, 2), (3, 3), (4, 2)}, "ranks of each step"
+    assert {m["metrics"]["lr_scale"] for m in job.metrics()} == {1.0}, "the batch is what it was"
+    for number in (1, 2, 3):
+        said = holdfast("why", job.name, str(number)).stdout
+        assert "each step has as many samples as on 3 nodes" in said, said
+
 
 @pytest.mark.skipif(not MORE, reason="HOLDFAST_TEST_MORE is not set")
 def test_with_scale_lr_ranks_keep_their_batch_and_the_rate_follows_their_number(home: Path) -> None:

@@ -85,8 +85,10 @@ def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
 
 
 @long
-def test_a_survivor_that_does_not_leave_its_step_is_replaced(home: Path) -> None:
-    asleep = ("--sleepy-rank", "0", "--sleepy-step", "8")
+@pytest.mark.parametrize("how", ["gil", "sleep"])
+def test_a_survivor_that_does_not_leave_its_step_is_replaced(home: Path, how: str) -> None:
+    """Whether its interpreter could still do something else, or is held by a call in C."""
+    asleep = ("--sleepy-rank", "0", "--sleepy-step", "8", "--sleepy-how", how)
     recovery = {"restart_grace_s": 1.0}
     job = kept(
         home, "--die", "1:8", "--how", "raise", *asleep, recovery=recovery, **TOGETHER

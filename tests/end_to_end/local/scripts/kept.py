@@ -8,11 +8,13 @@ the first attempt. `--own` is what makes workers unfit to be kept.
 """
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,12 @@ parser.add_argument("--again", choices=("", "built", "joined", "tracked"), defau
 parser.add_argument("--own", choices=("", "group"), default="")
 parser.add_argument("--sleepy-rank", type=int, default=-1)  # does not come to the end of a step
 parser.add_argument("--sleepy-step", type=int, default=-1)
+parser.add_argument("--sleepy-how", choices=("sleep", "gil"), default="sleep")
 args = parser.parse_args()
+ASLEEP: dict[str, Callable[[], object]] = {
+    "sleep": lambda: time.sleep(1e6),
+    "gil": lambda: ctypes.PyDLL(None).sleep(1_000_000),  # in C, with the interpreter's lock
+}
 pairs = (pair.split(":") for pair in args.die.split(",") if pair)
 deaths = {(int(step), int(rank)) for rank, step in pairs}
 with (args.out / f"built-{os.getpid()}").open("a") as file:
@@ -130,7 +137,7 @@ for step, (inputs, targets) in state.steps(total=args.steps):
                 time.sleep(1e6)
         loss.backward()
         if (step, run.rank) == (args.sleepy_step, args.sleepy_rank) and once("slept"):
-            time.sleep(1e6)
+            ASLEEP[args.sleepy_how]()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizers[kind].step()
         optimizers[kind].zero_grad()
