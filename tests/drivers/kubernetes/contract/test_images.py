@@ -62,7 +62,7 @@ def test_pods_are_replaced_one_by_one_and_no_step_is_lost(tmp_path: Path) -> Non
         assert not {n.node for n in before.nodes} & {n.node for n in after.nodes}
         told = [(one.cause, one.steps_lost) for one in await site.incidents()]
         assert told == [("node-left", 0)] * 2, "each member handed over from memory to memory"
-        assert not pods_for_trials(site)
+        await site.until(lambda _: not pods_for_trials(site), "no pod of a trial")
         await site.stop()
         await site.ends("stopped")
 
