@@ -69,16 +69,19 @@ test: setup test-tools
 	    $(BIN)/python -m pytest -n 4 --dist worksteal; tests=$$?; \
 	    wait $$imports && wait $$types && exit $$tests
 
-# The pure core: decisions, vocabulary, journal, manifests, rules of style. README.md tells how long
-# it takes. Tests marked `slow` start jobs or clusters and are left to `make test`.
-MANIFESTS := checks checks_honoured cronjob examples frameworks gang golden job jobset kubeflow kueue \
-    lint mpijob overlay pod pods properties rayjob render schemas support text trainjob volcano
+# The pure core within a minute: decisions, vocabulary, journal, most manifests, rules of style. Tests
+# marked `slow` start jobs or clusters, and LONG play minutes of many ranks: left to `make test`.
+MANIFESTS := checks examples gang golden job jobset kubeflow kueue lint mpijob overlay pod pods \
+    render schemas support text trainjob volcano
 FAST := controller detection diagnosis goodput shell spec tidy drivers/test_fencing.py \
     operator/test_decide.py operator/federation/test_decide.py test_damage.py test_files.py \
     test_journal.py test_page.py test_replay.py $(MANIFESTS:%=drivers/kubernetes/test_%.py)
 
+LONG := detection/test_stages.py shell/test_exits.py
+
 test-fast: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' $(FAST:%=tests/%)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' $(FAST:%=tests/%) \
+	    $(LONG:%=--ignore=tests/%)
 
 # The packages of Weights & Biases, MLflow and Trackio themselves. They ask for other versions of
 # packages than the rest, so they have an environment of their own. Nothing leaves this machine.
