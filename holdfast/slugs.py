@@ -118,8 +118,8 @@ SLUGS: dict[str, Slug] = {
     "record-incomplete": Slug(
         ExitStatus.PLATFORM,
         "A part of what a controller has published about its job is missing: a ConfigMap "
-        "`NAME-record-N` was deleted or changed by somebody else, or there are more incidents than "
-        "these ConfigMaps have room for. What is there was shown.",
+        "`NAME-record-N` was deleted or changed by another client, or there are more incidents "
+        "than these ConfigMaps have room for. What is there was shown.",
     ),
     "controller-silent": Slug(
         ExitStatus.PLATFORM,
@@ -184,7 +184,7 @@ SLUGS: dict[str, Slug] = {
     ),
     "profile-refused": Slug(
         ExitStatus.USAGE,
-        "No profile was begun: another one of the job is being taken, the job is not in its steps, "
+        "No profile was started: another one of the job is being taken, the job is not training, "
         "or it does not have the rank. The message says which. The job trains on.",
     ),
     "profile-failed": Slug(
@@ -252,11 +252,11 @@ SLUGS: dict[str, Slug] = {
     ),
     "loader-cannot-resume": Slug(
         ExitStatus.USAGE,
-        "The training data does not know its position. Nothing was trained.",
+        "The position in the training data cannot be saved and restored. Nothing was trained.",
     ),
     "trainer-unsupported": Slug(
         ExitStatus.USAGE,
-        "The integration for this trainer does not know its version or a setting of it.",
+        "The integration does not support this version of the trainer, or one of its settings.",
     ),
     "loader-empty": Slug(
         ExitStatus.USAGE,
@@ -265,7 +265,7 @@ SLUGS: dict[str, Slug] = {
     ),
     "loader-missing": Slug(
         ExitStatus.USAGE,
-        "`recovery.skip_batches` leaves batches out of a loader that `run.track()` was not given.",
+        "`recovery.skip_batches` is set, but `run.track()` was given no loader to skip batches of.",
     ),
     "scenario-not-found": Slug(
         ExitStatus.USAGE,
@@ -332,7 +332,7 @@ SLUGS: dict[str, Slug] = {
     "update-refused": Slug(
         ExitStatus.USAGE,
         "A node could not prepare the new version: its code does not compile, fails above `join()` "
-        "or does not come there, or its bundle is damaged. Or the new image cannot be pulled, "
+        "or does not reach it, or its bundle is damaged. Or the new image cannot be pulled, "
         "lacks what the job needs, or the engine cannot replace pods one by one. The job continues "
         "with the version that it has.",
     ),
@@ -342,8 +342,8 @@ SLUGS: dict[str, Slug] = {
     ),
     "update-undelivered": Slug(
         ExitStatus.USAGE,
-        "Nothing took the request: the job has ended, or its controller does not run. Nothing was "
-        "changed.",
+        "The request was not delivered: the job has ended, or its controller does not run. Nothing "
+        "was changed.",
     ),
     "update-image": Slug(
         ExitStatus.USAGE,
@@ -356,8 +356,8 @@ SLUGS: dict[str, Slug] = {
     ),
     "scale-undelivered": Slug(
         ExitStatus.USAGE,
-        "Nothing took the request: the job has ended, or its controller does not run. Nothing was "
-        "changed.",
+        "The request was not delivered: the job has ended, or its controller does not run. Nothing "
+        "was changed.",
     ),
     "size-impossible": Slug(
         ExitStatus.USAGE,
@@ -537,11 +537,12 @@ SLUGS: dict[str, Slug] = {
         "the clusters that respond.",
     ),
     **STORAGE_SLUGS,
-    "replay-failed": Slug(ExitStatus.JOB_FAILED, "A repeat of a step did not come to its end."),
+    "replay-failed": Slug(ExitStatus.JOB_FAILED, "The repeated step did not complete."),
     "replicas-differ": Slug(
         ExitStatus.PLATFORM,
         "Parameters that data-parallel ranks hold alike differ (`recovery.check_replicas_every`). "
-        "The job goes back to where they did not; `holdfast why` says which rank differs.",
+        "The job rolls back to a step at which they were equal; `holdfast why` says which rank "
+        "differs.",
     ),
     "ranks-apart": Slug(
         ExitStatus.USAGE,

@@ -65,8 +65,8 @@ STORAGE_SLUGS: dict[str, Slug] = {
         ExitStatus.PLATFORM,
         "Another job of the same name is running and saves its checkpoints in the same location. "
         "This one would continue from them, and the other could no longer save: the job ends "
-        "before it trains. `checkpoints.take_over` in the job file continues all the same. A job "
-        "that has ended is not in the way, nor one that was killed, after half a minute at most.",
+        "before it trains. `checkpoints.take_over: true` in the job file overrides this. A job "
+        "that has ended does not block it; one that was killed stops blocking it within 30 s.",
     ),
     "export-unavailable": Slug(
         ExitStatus.USAGE,

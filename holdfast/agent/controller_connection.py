@@ -232,7 +232,7 @@ class ControllerConnection:
                 f"the controller speaks protocol {welcome.protocol}, not {PROTOCOL}"
             )
         if not welcome.known:
-            raise RejectedError("the controller has given up this node")
+            raise RejectedError("the controller has removed this node from the job")
         self._term, self.report_s = welcome.term, welcome.report_s
         self._known_up_to(welcome.acked)
         self._facts.sent = welcome.acked

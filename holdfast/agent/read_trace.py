@@ -60,8 +60,9 @@ def found_in(wanted: TraceReading) -> RankProfile:
     found = profile_of(read(text), steps)
     if notes.cuda and found.device != "cuda":
         raise ValueError(
-            "no kernel of its GPU is in it: either none ran in these steps, or CUPTI was refused "
-            "or is taken (DCGM's profiling metrics, Nsight; see the worker's log)"
+            "no kernel of its GPU is in it: either none ran in these steps, or access to CUPTI was "
+            "denied, or another profiler uses it (DCGM's profiling metrics, Nsight; see the "
+            "worker's log)"
         )
     stamp = TraceStamp(
         rank=wanted.rank, node=wanted.node, first_step=notes.first_step, ends_ns=notes.ends_ns

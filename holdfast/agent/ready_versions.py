@@ -37,7 +37,7 @@ class ReadyVersions:
         if program == before:
             return
         if program == msgspec.structs.replace(before, stamp=program.stamp):
-            note("agent: the script, or a module beside it, has changed: workers read it anew")
+            note("agent: the script, or a module beside it, has changed: workers read it again")
         tried = program == self._tried
         self._drop(self._workers.take_trial() if tried else self._workers.warm)
         self._processes.program = program

@@ -70,9 +70,9 @@ def _surplus_of_lineage(
     for leaver in leavers:
         branch = newest_first(key for key in keys if left[key] == leaver)
         gone_past = branch[0].step <= reached
-        why = f"on a branch abandoned by attempt {leaver}" + (" and since passed" * gone_past)
+        why = f"superseded by attempt {leaver}" + ("" if gone_past else ", thinned out")
         stay = frozenset(branch[:1]) if gone_past else kept(branch, newest=newest)
         if Key(0, leaver) not in remembered:
-            stay, why = frozenset(), f"on an old branch, abandoned by attempt {leaver}"
+            stay, why = frozenset(), f"on an old branch, superseded by attempt {leaver}"
         gone |= dict.fromkeys((k for k in branch if k not in stay and k not in named), why)
     return gone

@@ -79,7 +79,8 @@ def require_newest(store: CheckpointStore, attempt: int) -> None:
             "checkpoint-fenced",
             f"attempt {attempt} must not save in {store.where} any more",
             why=f"attempt {newer} has started there",
-            help="if these are two jobs, use a separate location for each; else all is well",
+            help="if these are two jobs, use a separate location for each; otherwise no action is "
+            "needed",
         )
 
 

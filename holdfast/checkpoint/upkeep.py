@@ -74,7 +74,7 @@ def prune(
     named = [one.key for one in everything if one.name]
     gone = surplus([one.key for one in everything], found.attempts, newest=newest, named=named)
     if void:
-        why = "left behind by later attempts"
+        why = "superseded by later attempts"
         gone |= {one.key: why for one in found.void if not one.name}
     removals = tuple(RemovedCheckpoint(key, gone[key]) for key in newest_first(gone))
     removed = tuple(_surplus(store, found, gone))

@@ -29,7 +29,7 @@ SIDE = 256  # of matrices: sums stay whole in eight bits of mantissa
 PATTERNS = (0, -1, 0x55, -0x56)  # as bytes with a sign: 00 FF 55 AA
 REPEATS = 3
 FREE_SHARE = 0.5  # of a GPU's free memory that is looked at, at most
-REPLACE = "take the machine out of use if this comes again"
+REPLACE = "take the machine out of use if this recurs"
 
 
 def main() -> None:

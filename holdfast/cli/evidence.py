@@ -32,7 +32,7 @@ def _rank(one: "RankEvidence", *, with_output: bool) -> Iterator[str]:
         yield f"rank {one.rank}, all its threads and processes:"
         yield from (f"  {line}" for line in one.stacks)
     if one.native_stack:
-        yield f"rank {one.rank} stood in, with frames of C, the innermost first:"
+        yield f"native stack of rank {one.rank} (innermost frame first):"
         yield from (f"  {line}" for line in one.native_stack)
     if with_output and one.output:
         yield f"rank {one.rank} had printed:"

@@ -21,7 +21,7 @@ def incidents(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the incidents of a job, and what was noted without being one."""
+    """List the incidents and notes of a job."""
     with job_source(name, reached(on, context, namespace)) as source:
         found = source.incidents()
         _show(found, source.name, as_json)

@@ -30,8 +30,8 @@ def nodes(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the machines that jobs have cordoned or had trouble with in 28 days, or lift these
-    cordons; with --on local, the nodes of a job on this machine and what is remembered of it."""
+    """Show the machines that jobs have cordoned or recorded faults of within 28 days, or lift these
+    cordons; with --on local, the nodes of a job on this machine and its fault history."""
     if on is not Where.KUBERNETES:
         if lift:
             raise _never_cordoned()

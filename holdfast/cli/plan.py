@@ -33,13 +33,13 @@ Tokens = Annotated[float, typer.Option("--tokens", help="Tokens to train on.")]
 Batch = Annotated[
     int | None,
     typer.Option(
-        "--batch", min=1, max=10_000_000, help="Sequences of a step. Default: 4 Mi tokens."
+        "--batch", min=1, max=10_000_000, help="Sequences per global batch. Default: 4 Mi tokens."
     ),
 ]
 Length = Annotated[
     int | None,
     typer.Option(
-        "--sequence", min=1, max=100_000_000, help="Tokens of a sequence, if not the model's."
+        "--sequence", min=1, max=100_000_000, help="Tokens per sequence. Default: the model's."
     ),
 ]
 ClusterFile = Annotated[
@@ -50,7 +50,7 @@ ClusterFile = Annotated[
 ]
 Chosen = Annotated[
     str | None,
-    typer.Option("--parallel", metavar="NAME=SIZE,...", help="Dimensions that are chosen already."),
+    typer.Option("--parallel", metavar="NAME=SIZE,...", help="Dimensions with a fixed size."),
 ]
 Rows = Annotated[int, typer.Option("--rows", min=1, max=1000, help="Layouts to show.")]
 Seeds = Annotated[

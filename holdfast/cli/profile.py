@@ -51,7 +51,7 @@ def profile(
     name: JobName = None,
     steps: Annotated[int, typer.Option("--steps", help="Whole steps, 1 to 50.")] = 5,
     ranks: Annotated[
-        str, typer.Option("--ranks", help="Ranks, with commas; `slowest` is one of them.")
+        str, typer.Option("--ranks", help="Comma-separated ranks; `slowest`: the slowest one.")
     ] = f"0,{SLOWEST}",
     output: Annotated[
         Path | None,
@@ -70,7 +70,7 @@ def profile(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Profile some steps of running workers, and show where they go."""
+    """Profile some steps of running workers, and show where the time goes."""
     if nsys:
         raise _no_nsys(name)
     wish = _wish(steps, ranks)
@@ -141,7 +141,7 @@ def _require_place(output: Path) -> None:
     raise Error(
         "output-unwritable",
         f"no trace can be written to {parent}",
-        why="you may not write there" if parent.is_dir() else "it is no folder",
+        why="you may not write there" if parent.is_dir() else "it is not a folder",
         help="name a file in a folder that exists: --output FILE.json.gz",
     )
 

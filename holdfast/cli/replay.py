@@ -145,7 +145,7 @@ def _local(named: list[str]) -> list[str]:
         if re.fullmatch(r"node-[0-9]+", one) is None:
             raise Error(
                 "usage",
-                f"{one!r} is no node of a job on this machine",
+                f"{one!r} is not a node of a job on this machine",
                 why="they are called node-0, node-1 and so on",
                 help="holdfast status NAME   (its nodes; of a job in a cluster: --on kubernetes)",
             )

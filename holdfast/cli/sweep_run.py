@@ -234,5 +234,5 @@ def show(status: SweepStatus, as_json: bool) -> None:
         for one in status.trials
     ]
     result(table(("TRIAL", *names, status.metric, "PHASE"), rows))
-    best = "least" if status.goal == "min" else "largest"
-    talk(f"{status.sweep}: {status.phase}; the {best} {status.metric} comes first")
+    best = "lowest" if status.goal == "min" else "highest"
+    talk(f"{status.sweep}: {status.phase}; sorted by {status.metric}, {best} first")

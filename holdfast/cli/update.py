@@ -60,15 +60,16 @@ def update(
     when: Annotated[
         Moment,
         typer.Option(
-            help="At the end of a step; not waiting for that; or with the next recovery, after a "
-            "day at the latest."
+            help="`next-step`: at the end of a step. `now`: from the newest snapshot, without "
+            "waiting for a step. `next-failure`: with the next recovery, or after 24 "
+            "hours at the end of a step."
         ),
     ] = Moment.NEXT_STEP,
     canary: Annotated[
         bool, typer.Option("--canary", help="Prepare one node, a spare if any, before the others.")
     ] = False,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Return to the version before.")
+        bool, typer.Option("--rollback", help="Return to the previous version.")
     ] = False,
     on: On = Where.LOCAL,
     context: Context = None,
@@ -162,12 +163,12 @@ def _require_one_wish(
         raise Error(
             "usage",
             "--image takes no other changes",
-            why="while pods are replaced one by one, some have the image before, in which other "
-            "code may not run",
+            why="while pods are replaced one by one, some have the previous image, in which "
+            "other code may not run",
             help="update the image first, then the code or the arguments",
         )
     if given and rollback:
-        why = "--rollback returns to the version before, as it was"
+        why = "--rollback returns to the previous version, as it was"
         raise Error("usage", "--rollback takes no changes", why=why, help="leave out one of them")
     if not (given or rollback):
         raise Error(
@@ -224,7 +225,7 @@ def _require_possible(name: str, now: "JobStatus", wish: _Wish, on: str) -> None
     if wish.back and now.version == 1 and not _is_unused(now):
         raise Error(
             "update-first",
-            f"job {name!r} has no version before this one",
+            f"job {name!r} has no previous version",
             why="it runs what it was started with",
             help=f"holdfast status {name}{on}",
         )

@@ -61,7 +61,7 @@ def open_for_exit(state: State, exited: WorkerExited) -> None:
 def open_for_node(
     state: State, node: Node, why: str, ago_s: float, *, planned: bool = False
 ) -> None:
-    """A member was lost, or was taken away by intent."""
+    """A member was lost, or was removed as planned."""
     told = f"{node.name} {gone(planned)}: {why}"
     record = _record(state, LEFT if planned else LOST, told, node.name, ago_s)
     record.nodes = [node.name]

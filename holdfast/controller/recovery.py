@@ -405,7 +405,7 @@ def _give_up(state: State, node_id: str, why: str, *, innocent: bool = False) ->
     many = "" if innocent else conditions.cordon(state, node)
     kept = f"; its machine is not cordoned: {many}" if many else ""
     nodes.remove(state, node_id, why)
-    incidents.note(state, "Fence", f"give up {node.name}: {why}{kept}")
+    incidents.note(state, "Fence", f"remove {node.name}: {why}{kept}")
     blamed = not (many or innocent)
     return [Fence(node=node_id, reason=why, blamed=blamed), *nodes.top_up(state, why)]
 
@@ -421,7 +421,8 @@ def _restart(state: State, delay_s: float) -> list[AnyAction]:
         state.start_deadline = begins
         row = "attempt" if state.fruitless == 1 else "attempts"
         row = f"{state.fruitless} {row} in a row without progress"
-        used = f"{state.limits.max_restarts} restarts in {state.limits.window_s:g} s are used up"
+        most = f"all {state.limits.max_restarts} restarts allowed"
+        used = f"{most} in {state.limits.window_s:g} s were used"
         state.why = f"{row if state.fruitless else used}: next in {delay_s:.3g} s"
         incidents.note(state, "Wait", state.why)
     return attempts.try_start(state)

@@ -55,7 +55,7 @@ def use(state: State, update: UpdateRecord) -> None:
     """From the next attempt on."""
     updating = state.updating
     if update.back:
-        _set_aside(state, updating.used.pop().number, f"{update.by} asked for the version before")
+        _set_aside(state, updating.used.pop().number, f"{update.by} asked for the previous version")
     else:
         updating.used.append(update.version)
     update.stage, update.used_at, update.attempt = Stage.USED, state.now, state.attempt + 1
@@ -104,8 +104,8 @@ def revert(state: State, why: str) -> None:
     _set_aside(state, version, why)
     update = unused(state)
     if update is not None and update.back:
-        update.stage, update.why = Stage.REPLACED, f"version {version} was given up before"
-    incidents.note(state, "Revert", f"continue with version {back}: version {version} is given up")
+        update.stage, update.why = Stage.REPLACED, f"version {version} was already rolled back"
+    incidents.note(state, "Revert", f"return to version {back}: version {version} is rolled back")
 
 
 def _set_aside(state: State, number: int, why: str) -> None:

@@ -1,6 +1,6 @@
 """When to look at ranks that have all left their loops, and whose processes go on.
 
-What comes behind the loop (a last evaluation, an export, an upload) may take hours and is nobody's
+What comes after the loop (a last evaluation, an export, an upload) may take hours and is nobody's
 business. But all of them may as well stand in `destroy_process_group`, which waits for peers, and
 then nobody would ever know. So they are looked at from time to time; only what is seen there
 decides (`diagnosis/hang.py`), and only once it was seen for long enough. Times are of one clock

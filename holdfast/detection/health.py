@@ -101,7 +101,7 @@ RULES: dict[str, HealthRule] = {
         RISES, 6000, 60, WARN, "{device}: many errors on NVLink ({text})", str(xid.Remedy.LINK)
     ),
     "gpu-pcie-replays": HealthRule(
-        RISES, 9, 60, WARN, "{device}: what PCIe carries is sent again ({text})",
+        RISES, 9, 60, WARN, "{device}: many PCIe replays ({text})",
         "reseat the GPU, or have its slot and riser checked",
     ),
     "gpu-silent": HealthRule(
@@ -112,7 +112,7 @@ RULES: dict[str, HealthRule] = {
         "give the node more memory, or let the job use less", FLICKERS_S,
     ),
     "cpu-pressure": HealthRule(
-        HOLDS, 80, 60, WARN, "processors are short: {text}",
+        HOLDS, 80, 60, WARN, "CPU pressure: {text}",
         "use fewer threads and loader workers than there are cores, or move other work away",
     ),
     "cpu-stolen": HealthRule(

@@ -82,7 +82,7 @@ PATTERNS: tuple[KernelPattern, ...] = (
     _pattern(
         "memory-error",
         Severity.ALERT,
-        "have the memory of the machine tested; drain it if this comes again",
+        "have the memory of the machine tested; drain it if this recurs",
         r"\[Hardware Error\]:.*(?:[Uu]ncorrected|UCNA|[Ff]atal)",
         r"EDAC (?P<device>MC\d+): \d+ UE ",
         r"Memory failure: 0x[0-9a-f]+: ",

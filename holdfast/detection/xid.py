@@ -25,7 +25,7 @@ class Remedy(StrEnum):
     """What makes the GPU usable again; the value is what a person is told to do."""
 
     NOTHING = "nothing: the GPU is fine"
-    RESTART = "restart the application; if it comes again on this GPU only, run dcgmi diag -r 3"
+    RESTART = "restart the application; if the error recurs on this GPU only, run dcgmi diag -r 3"
     RESET = "drain the machine and reset the GPU: nvidia-smi --gpu-reset"
     REBOOT = "drain and reboot the machine; if the error returns, have the GPU replaced"
     REPLACE = "reset the GPU, then have it replaced (RMA)"
@@ -177,7 +177,7 @@ class Burst(NamedTuple):
     def advice(self) -> str:
         """What to do."""
         again = self.earlier and self.remedy is Remedy.RESTART
-        return "run dcgmi diag -r 3: the same error came again" if again else str(self.remedy)
+        return "run dcgmi diag -r 3: the same error recurred" if again else str(self.remedy)
 
     @property
     def words(self) -> str:

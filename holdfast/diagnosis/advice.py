@@ -11,9 +11,9 @@ _ALARM = (
     "and nothing handles the signal: find who sets it, or handle it."
 )
 BY_SIGNAL: dict[int, str] = {
-    signal.SIGXCPU: "The process has used up its limit of processor time: raise it (ulimit -t, "
-    "RLIMIT_CPU), or find out who sets it.",
-    signal.SIGXFSZ: "A file has reached the limit of its size: raise it (ulimit -f, RLIMIT_FSIZE).",
+    signal.SIGXCPU: "The process exceeded its CPU time limit: raise it (ulimit -t, RLIMIT_CPU), or "
+    "find out who sets it.",
+    signal.SIGXFSZ: "A file exceeded the file size limit: raise it (ulimit -f, RLIMIT_FSIZE).",
     signal.SIGALRM: _ALARM,
     signal.SIGVTALRM: _ALARM,
     signal.SIGPROF: _ALARM,
@@ -26,8 +26,8 @@ ADVICE: dict[str, str] = {
     "worker-killed": "Find out who killed it: the kernel (its log is shown if it can be read), the "
     "engine, another user. If memory was short, lower the batch size, num_workers or "
     "prefetch_factor, or give the node more memory.",
-    "forkserver-died": "Look in nodes/NAME/agent.log for the reason. Killed by SIGKILL, it was "
-    "most likely memory: what is preloaded counts to the forkserver (warm.preload_imports).",
+    "forkserver-died": "Look in nodes/NAME/agent.log for the reason. SIGKILL most likely means "
+    "that the node ran out of memory: the forkserver holds all of warm.preload_imports.",
     "worker-crashed": "Run the script with PYTHONFAULTHANDLER=1 to see the Python stack of the "
     "crash. A crash on one node only points to its hardware, on changing nodes to a native "
     "extension or to mismatched library versions.",
@@ -63,21 +63,21 @@ ADVICE: dict[str, str] = {
     "out-of-memory": "Accelerator: lower the micro-batch, use activation checkpointing, or set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Host: fewer loader workers, or more memory.",
     "device-error": "Look up the XID in the kernel log, shown if it can be read. Cordon the "
-    "machine if it comes again; a node with two device faults in a day is replaced.",
+    "machine if it recurs; a node with two device faults in a day is replaced.",
     "device-lost": "Take the machine out of service: reset the GPU, look at power, seating and "
-    "remapped rows, and replace it if it comes again. `holdfast check` on it before it is used.",
+    "remapped rows, and replace it if it recurs. `holdfast check` on it before it is used.",
     "disk-full": "Free space in the place that the message names, or keep fewer checkpoints "
     "(checkpoints.*.keep).",
     "limit-reached": "Raise the limit (ulimit -n, ulimit -f, or that of the container), or open "
     "fewer files: torch.multiprocessing.set_sharing_strategy('file_system').",
     "port-taken": "Another program listens on the port. No action is needed if it happened once; "
     "otherwise do not set MASTER_PORT by hand.",
-    "store-lost": "Find out who killed a process of the agent on the node of rank 0: the kernel, "
-    "for memory (its log is shown if it can be read), or another user.",
+    "store-lost": "Find out who killed a process of the agent on the node of rank 0: the kernel's "
+    "out-of-memory killer (its log is shown if it can be read), or another user.",
     "peer-lost": "Look at the nodes of the ranks that were lost, and at the network between them: "
     "there is no other evidence.",
-    "hang": "Look where the named rank stood. If it works at something that takes long, put "
-    "that into `with run.section(...)`, or raise recovery.hang_timeout_s or step_timeout_s.",
+    "hang": "See where the named rank was blocked. If it runs a long operation, wrap it in "
+    "`with run.section(...)`, or raise recovery.hang_timeout_s or step_timeout_s.",
     "hardware-fault": "The summary names the device and says what to do about the machine: drain "
     "it, then reset, reboot or replace. The job continues on a spare.",
     "corruption": "Run `holdfast check` on the named node before it is used again; where two ranks "
@@ -90,7 +90,7 @@ ADVICE: dict[str, str] = {
     "controllers are lost often.",
     "updated": "Nothing: `holdfast status` shows the version and the outcome of each update.",
     "repeated": "Nothing: the evidence of the incident says what the repetition has shown.",
-    "diverged": "The job continues with the version before the update; compare the two.",
+    "diverged": "The job continues with the version in use before the update; compare the two.",
     "node-left": "Nothing: it counts as no failure. A spare makes the hand-over immediate.",
     "resized": "Nothing: `holdfast status` shows the size, the target and the reason.",
     "finished": "Nothing: it had completed its work.",

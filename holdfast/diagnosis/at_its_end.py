@@ -41,7 +41,7 @@ def closes(group: StackGroup) -> bool:
 def story(groups: Sequence[StackGroup]) -> str:
     """What they wait for, of the lowest rank."""
     first = min(groups, key=lambda group: group.ranks)
-    return f"scripts have ended, and their processes have not: Python {_waits(first)}"
+    return f"scripts have ended but their processes have not exited: Python {_waits(first)}"
 
 
 def _waits(group: StackGroup) -> str:
@@ -54,7 +54,7 @@ def _waits(group: StackGroup) -> str:
         return f"joins non-daemon threads{': ' if named else ''}{named}"
     if main:
         return f"has called {main[0]} (atexit, or a destructor){_inner(main)}"
-    return "is in a function of atexit, a destructor or a library, which has no Python frame"
+    return "is in an atexit function, a destructor or a native library (no Python frame)"
 
 
 def _inner(frames: Sequence[str]) -> str:

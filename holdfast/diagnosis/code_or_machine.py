@@ -74,7 +74,8 @@ def judge(
     if now.cause == DEVICE or not alike:
         return None
     if _went_along(now, same, nodes):
-        return _code(CERTAIN, f"the same error as on {same[0].nodes[0]}, now on {now.nodes[0]}")
+        told = f"the same error occurred on {same[0].nodes[0]}, and now on {now.nodes[0]}"
+        return _code(CERTAIN, told)
     return _of_machine([*same, now], nodes)
 
 
@@ -89,7 +90,7 @@ def _of_code(times: Sequence[Occurrence], nodes: int) -> Recurrence | None:
     if not others or not (moved or by_chance <= CHANCE * nodes**-again):
         return None
     sure = SURE if moved or len(times) > 2 else ONLY_TWICE
-    told = f"the same error came {len(times)} times after step {now.step}"
+    told = f"the same error occurred {len(times)} times after step {now.step}"
     return _code(sure, f"{told}, on {_listed(seen)}")
 
 
@@ -103,8 +104,8 @@ def _of_machine(times: Sequence[Occurrence], nodes: int) -> Recurrence | None:
     if not _is_suspicious(times, nodes):
         return None
     steps = len({one.step for one in times})
-    told = f"the same error came at {steps} different steps, and only ever on {times[0].nodes[0]}"
-    others = f"{nodes - 1} other{'s' if nodes > 2 else ''} did the same"
+    told = f"the same error occurred at {steps} different steps, only on {times[0].nodes[0]}"
+    others = f"{nodes - 1} other node{'s' if nodes > 2 else ''} did the same work without it"
     text = f"{told}, while {others}: its machine is suspected"
     return Recurrence(whose="machine", confidence=SUSPECTED, text=text)
 
@@ -117,8 +118,8 @@ def _is_suspicious(times: Sequence[Occurrence], nodes: int) -> bool:
 
 
 def _code(confidence: float, told: str) -> Recurrence:
-    where = "not in one machine, but in the code, its data, or what nodes share"
-    return Recurrence(whose="code", confidence=confidence, text=f"{told}: it lies {where}")
+    where = "the code, its data, or something the nodes share, not one machine"
+    return Recurrence(whose="code", confidence=confidence, text=f"{told}; cause: {where}")
 
 
 def _is_compared(verdict: Verdict) -> bool:

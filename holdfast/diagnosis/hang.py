@@ -48,7 +48,7 @@ IN_KERNEL = ("disk-sleep",)
 AMONG_THREADS = ("futex", "hrtimer_nanosleep", "do_nanosleep", "do_signal_stop", "ptrace_stop")
 QUIET = (Activity.STILL, Activity.BACKGROUND)
 ENDED = "the process has ended"
-BEHIND = "Behind the training loop"
+AFTER_LOOP = "After the training loop"
 # Functions of torch in which a rank waits for others.
 WAITS = frozenset(
     (
@@ -153,14 +153,14 @@ def judge_behind(
         return told(Judgement.PAUSED, paused, 0.95)
     if missing or not looks or any(look.group.why == ENDED for look in looks):
         who = f"node {missing[0]} did not answer" if missing else "a worker has just ended"
-        return told(Judgement.UNKNOWN, f"{BEHIND}: {who}", 0.3)
+        return told(Judgement.UNKNOWN, f"{AFTER_LOOP}: {who}", 0.3)
     works = next((one for one in looks if not at_its_end.closes(one.group)), None)
     works = works or next((one for one in looks if _works_beside(one.group)), None)
     if works is not None or not long:
         one = works or looks[0]
-        return told(Judgement.SLOW, f"{BEHIND}: rank {one.rank} {_at(one)}", 0.7)
+        return told(Judgement.SLOW, f"{AFTER_LOOP}: rank {one.rank} {_at(one)}", 0.7)
     who = _named([look.rank for look in looks])
-    found = told(Judgement.HANG, f"{who} hung: {_at(looks[0])}, behind the training loop", 0.9)
+    found = told(Judgement.HANG, f"{who} hung: {_at(looks[0])}, after the training loop", 0.9)
     return msgspec.structs.replace(found, ended=True)
 
 

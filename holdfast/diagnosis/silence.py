@@ -36,7 +36,8 @@ def _silent(kind: LinkKind, told: Mapping[str, Sequence[Traffic]]) -> str:
     most = max(quiet, key=sends.__getitem__)
     received = found[most].received_bytes / found[most].seconds
     did = f"sent {_rate(sends[most])} and received {_rate(received)} over {PLACES[kind]}"
-    return f"network, during the look: {_names(quiet)} {did}; the median of all sent {_rate(usual)}"
+    said = f"{_names(quiet)} {did}; the median of all sent {_rate(usual)}"
+    return f"network traffic while stacks were taken: {said}"
 
 
 def _names(quiet: Sequence[str]) -> str:

@@ -203,8 +203,8 @@ CAUSES: dict[str, KnownCause] = {
     "repeated": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
-        "No fault: the job was stopped at the end of a step because somebody asked its nodes to "
-        "repeat a step; see [repeating a step](../concepts/diagnosis.md#repeating-a-step).",
+        "No fault: the job was stopped at the end of a step because a repetition of a step was "
+        "requested; see [repeating a step](../concepts/diagnosis.md#repeating-a-step).",
     ),
     "diverged": KnownCause(
         Weight.CAUSE,

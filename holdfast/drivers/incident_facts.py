@@ -111,7 +111,7 @@ class IncidentFacts:
             case WorkersExited():
                 self._exits(event.groups, at)
             case NodeLost() if event.reason is not NodeLostReason.STUCK:
-                gone = "was taken away" if event.planned else "was lost"
+                gone = "was removed (planned)" if event.planned else "was lost"
                 name = self._names.pop(event.node, event.node)
                 self._add(at, "lost", f"{name} {gone}: {event.detail or event.reason}")
             case NodeLeft():
@@ -199,8 +199,8 @@ def _put(known: list[TimedFact] | None, fact: TimedFact) -> None:
 
 
 def _suspicion(event: HangSuspected) -> str:
-    usual = f"{event.budget_s:.1f} s are usual at most"
-    return f"suspected: no progress of {_named(event.ranks)} for {event.ago_s:.1f} s, {usual}"
+    limit = f"the limit is {event.budget_s:.1f} s"
+    return f"suspected: no progress of {_named(event.ranks)} for {event.ago_s:.1f} s, {limit}"
 
 
 def _named(ranks: Ranks) -> str:
@@ -228,7 +228,9 @@ def _how(exited: WorkerExited) -> str:
 
 def _checks(event: NodesChecked, names: Mapping[str, str]) -> str:
     failed = [f"{names.get(node, node)}: {why}" for node, why in event.found.items() if why]
-    return event.told or "; ".join(failed) or "the machines have found nothing in their checks"
+    if event.missing:
+        failed.append(f"{len(event.missing)} did not answer")
+    return event.told or "; ".join(failed) or "all machine checks passed"
 
 
 def _evidence(event: EvidenceTaken, at: float) -> TimedFact:

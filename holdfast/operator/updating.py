@@ -113,7 +113,7 @@ def story(order: UpdateJob, record: JobStatus | None) -> tuple[str, str]:
         case "refused":
             return "UpdateRefused", f"{what} cannot be used{why}"
         case "reverted":
-            return "UpdateReverted", f"{what} was given up{why}"
+            return "UpdateReverted", f"{what} was rolled back{why}"
         case "waiting":
             return "Updating", f"{what} is used from the next attempt on"
         case stage:

@@ -192,7 +192,7 @@ def _none_may_be_restored(count: int, unsound: Mapping[_Place, str]) -> Error:
     told = [f"step {place.step} {wrong}" for place, wrong in unsound.items()]
     if len(told) < count:
         which = "the others" if told else "all of them"
-        told.append(f"{which} led to the same failure, or were saved with bad numbers")
+        told.append(f"{which} led to the same failure, or were saved after the loss was not finite")
     return Error(
         "checkpoint-unusable",
         "there are checkpoints, and none that training can resume from",

@@ -87,8 +87,8 @@ def _weighed(
         return setting
     note = f"costs {setting.price - now.price:,.2f} an hour more"
     if setting.price * sum(ettr_now) <= now.price * sum(ettr):
-        return setting._replace(note=f"{note}, a productive hour less")
-    return setting._replace(doubt=f"{note}, and a productive hour costs more, too")
+        return setting._replace(note=f"{note}, but each productive hour costs less")
+    return setting._replace(doubt=f"{note}, and each productive hour costs more, too")
 
 
 def _as_it_is(inputs: MeasuredInputs) -> JobSetting:

@@ -267,7 +267,7 @@ class Bridge:
                 self._liveness.forget(action.node)
                 self.expected.forget(action.node)
                 told = _some(self._tally.lost(action.node, now))
-                leave = Leave(reason="this node was given up", term=self._term)
+                leave = Leave(reason="this node was removed from the job", term=self._term)
                 return [(action.node, leave)], told
             case Dismiss():
                 return [(action.node, Leave(reason=action.reason, term=self._term))], []

@@ -174,7 +174,7 @@ def with_stacks(
     tells nothing of the rank, or nothing at all."""
     told = {node.node: node for node in found}
     for (name, rank), lines in stacks.items():
-        node = told.get(name) or NodeEvidence(node=name, kernel_unread="nothing was heard of it")
+        node = told.get(name) or NodeEvidence(node=name, kernel_unread="no answer from this node")
         one = next((one for one in node.ranks if one.rank == rank), RankEvidence(rank=rank))
         ranks = [other for other in node.ranks if other.rank != rank]
         stood = msgspec.structs.replace(one, stacks=lines)

@@ -136,7 +136,7 @@ def main(words: Sequence[str], until: Callable[[], object]) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("tracking: waits for the process before to send what is left", file=sys.stderr)
+            print("tracking: waiting for the previous process to finish sending", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
         load_ahead(names)
         positions, ended = TrackerPlaces(Path(folder) / PLACE), threading.Event()
@@ -170,7 +170,7 @@ def agent_is_gone() -> None:
 def _give_up() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith(SAYS):
-            said = f"{thread.name}: has not answered; what it was not given yet stays here\n"
+            said = f"{thread.name}: no answer; unsent points stay in {METRICS}\n"
             print(said, end="", file=sys.stderr, flush=True)
     os._exit(1)
 

@@ -141,8 +141,8 @@ def _past_the_limit(
     what = f"there is no checkpoint of a step before {below}"
     why = "resuming from that step or later repeatedly led to the same failure"
     if below is None or oldest < int(below):
-        what = "there is no checkpoint from before the numbers of its attempt were bad"
-        why = "the loss was not finite, replicas differed, or they led to the same failure"
+        what = "there is no checkpoint from before the first bad step of its attempt"
+        why = "the loss was not finite, replicas differed, or training led to the same failure"
     return Error(
         "checkpoint-unusable",
         what,

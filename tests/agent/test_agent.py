@@ -203,7 +203,7 @@ def test_what_is_edited_after_a_warm_worker_has_read_it_is_read_anew(
     controller.start()
     assert controller.exited().exit_code == 0
     assert told in agent.log()
-    assert "has changed: workers read it anew" in agent.words()
+    assert "has changed: workers read it again" in agent.words()
 
 
 def test_a_script_that_is_gone_is_gone_on_with_by_who_has_read_it(node: Node, home: Path) -> None:

@@ -104,7 +104,7 @@ def test_each_gpu_is_told_of_beside_its_machine_and_one_that_is_lost_as_such() -
     found = asyncio.run(evidence_of("n", None, 1.0, [], str, [*readings.values()]))
     first, second = (line for line in found.host if line.startswith("GPU "))
     assert first.startswith("GPU 0000:00:06: ") and "58 °C" in first and "688 W" in first
-    assert len(first) <= LINE_CHARS + 3 and "power cap" in first
+    assert len(first) <= LINE_CHARS + 3 and "SW Power Cap" in first
     assert second.startswith("GPU 0000:3b:00: ") and "GPU is lost" in second
 
 

@@ -112,7 +112,7 @@ def test_a_branch_that_was_left_goes_step_by_step_and_at_once_only_if_asked_to(
     assert {one.key for one in survey(folder).void} == left
     train(folder, 2, range(6, 8))
     words = prune(folder, newest=5).words
-    assert "6, 5, 4 (on a branch abandoned by attempt 2 and since passed)" in words
+    assert "6, 5, 4 (superseded by attempt 2)" in words
     assert verify(folder, Key(1, 7)) == []
     assert [one.key for one in prune(folder, newest=5, void=True).checkpoints] == [Key(1, 7)]
     assert survey(folder).void == ()

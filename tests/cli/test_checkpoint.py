@@ -130,7 +130,7 @@ def test_a_damaged_manifest_is_told_by_list_and_verify(shelf: str) -> None:
 def test_prune_says_first_and_then_does(shelf: str) -> None:
     assert checkpoint("prune", "--at", shelf).stdout == f"{shelf}: removed nothing\n"
     dry = checkpoint("prune", "--at", shelf, "--keep", "1", "--void", "--dry-run")
-    why = "left behind by later attempts"
+    why = "superseded by later attempts"
     assert dry.stdout == f"{shelf}: would remove 40 ({why})\n"
     assert len(answer("list", "--at", shelf)[0]["checkpoints"]) == 5
     (told,) = answer("prune", "--at", shelf, "--keep", "1", "--void")

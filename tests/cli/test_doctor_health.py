@@ -67,7 +67,7 @@ def test_a_gpu_is_named_once_and_what_says_nothing_is_left_out() -> None:
 def test_several_gpus_have_a_line_each_and_what_slows_them_down_is_told() -> None:
     nvml = RecordedNvml(H200_BUSY, {"pci": "00000000:3B:00.0", "nvmlDeviceGetTotalEccErrors": 2})
     first, second = doctor_health._check(Gpus(lambda: nvml)).found.splitlines()
-    assert first.startswith("0000:00:06: ") and "clocks are low: power cap" in first
+    assert first.startswith("0000:00:06: ") and "clocks are low: SW Power Cap" in first
     assert "busy 100 %; memory busy 22 %" in first
     assert second.startswith("0000:3b:00: ") and "2 uncorrectable ECC errors" in second
     assert "18 of 18 are active" in second and "2 replay errors on NVLink" in second

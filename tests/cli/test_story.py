@@ -190,7 +190,7 @@ def test_where_a_rank_that_hung_stood_in_c_is_told() -> None:
     stack = ("futex_wait (libc.so.6)", "step (train.py:7)")
     node = NodeEvidence(node="n", ranks=(RankEvidence(rank=1, native_stack=stack),))
     told = [line.strip() for line in evidence.nodes(incident(collected=(node,)), with_output=False)]
-    assert told[1:4] == ["rank 1 stood in, with frames of C, the innermost first:", *stack]
+    assert told[1:4] == ["native stack of rank 1 (innermost frame first):", *stack]
 
 
 def test_an_end_says_why_without_repeating_what_happened() -> None:
@@ -233,7 +233,7 @@ def test_one_cause_stands_on_top(also_failed: int, rank: int | None, text: str) 
 
 def test_evidence_of_ranks_that_stand_still_is_not_of_one_that_failed() -> None:
     assert story.followers(incident(cause="hang", evidence=("rank 1: sleep",))) == ""
-    again = incident(evidence=("the same error came twice",), traceback="ValueError: bad")
+    again = incident(evidence=("the same error occurred twice",), traceback="ValueError: bad")
     assert story.followers(again) == "1 rank failed"
 
 

@@ -100,8 +100,8 @@ def test_ranks_that_hang_after_others_have_ended_well_are_told_and_not_stopped()
     assert world.state.phase is Phase.RUNNING and not world.state.incidents
     why = "; not stopped, because 1 of 2 ranks have exited with status 0"
     assert world.state.standstill == STORY + why
-    world.tell(judged(world, Judgement.SLOW, summary="Behind the training loop", ranks=()))
-    assert world.state.standstill == "Behind the training loop", "nobody would be stopped"
+    world.tell(judged(world, Judgement.SLOW, summary="After the training loop", ranks=()))
+    assert world.state.standstill == "After the training loop", "nobody would be stopped"
 
 
 def test_why_no_step_was_made_is_forgotten_when_the_attempt_is_stopped_or_the_job_has_ended() -> (
@@ -251,7 +251,7 @@ def test_scripts_that_have_ended_and_hang_are_run_once_more_and_not_for_ever(
     """The next attempt begins at the beginning: however long it trains, that is no progress."""
     world = World()
     world.submit(instrumented=False)
-    told = "All ranks hung: scripts have ended, and their processes have not"
+    told = "All ranks hung: scripts have ended but their processes have not exited"
     for attempt in (1, 2):
         assert world.state.attempt == attempt
         for milestone in (Milestone.STARTED, Milestone.STEPPED):

@@ -68,8 +68,8 @@ def test_a_device_error_at_the_same_step_of_different_nodes_counts_against_none_
     assert counted(world.state) == []
     (line,) = world.state.incidents[-1].evidence
     assert line == (
-        "the same error came 2 times after step 12, on b, a: it lies not in one machine, but in "
-        "the code, its data, or what nodes share (confidence 80 %)"
+        "the same error occurred 2 times after step 12, on b, a; cause: the code, its data, or "
+        "something the nodes share, not one machine (confidence 80 %)"
     )
     assert line.startswith(world.state.incidents[-1].choices[-1].reason)
     assert "Fence" not in kinds(fails(world, ILLEGAL, 1, step=12)), "b has had it twice"
@@ -128,7 +128,7 @@ def test_an_error_only_ever_on_one_node_has_a_spare_take_its_place_and_blames_no
     actions = fails(world, SCRIPT, 1, step=14)
     fence = only(actions, Fence)
     assert (fence.node, fence.blamed, only(actions, AssignRank).node) == ("b", False, "f")
-    assert "only ever on b, while 4 others did the same" in fence.reason
+    assert "only on b, while 4 other nodes did the same work" in fence.reason
     assert "(confidence 60 %)" in world.state.incidents[-1].evidence[0]
     assert world.state.incidents[-1].choices[-1].step == "isolate"
 

@@ -102,7 +102,7 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was_and_workers_wait(
     assert not controller.of_kind(NodeReady)
     controller.ready()
     assert contents(agent.home / "datasets" / "my-tokens") == files
-    assert "has died; another starts" in agent.words()
+    assert "has died; restarting it" in agent.words()
     again = site.reads - 4
     assert again <= 8  # those under way, twice; the first four, never again
 

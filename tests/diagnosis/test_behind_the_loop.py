@@ -1,4 +1,4 @@
-"""Scripts that go on behind their loops: who hangs there, and who is left alone."""
+"""Scripts that go on after their loops: who hangs there, and who is left alone."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_who_destroys_its_group_with_all_that_are_left_and_comes_no_further_hang
     found = judged_behind(stands(0, 2, at=at, does=does))
     assert found.judgement is Judgement.HANG and found.ended
     assert found.summary == (
-        f"Ranks 0, 2 hung after step 100: in {at[-1]}, called by {SCRIPT}, behind the training loop"
+        f"Ranks 0, 2 hung after step 100: in {at[-1]}, called by {SCRIPT}, after the training loop"
     )
     assert len(found.evidence) == 1 and "destroy_process_group" in found.evidence[0]
     assert ranks(found) == [], "nobody's node is at fault"
@@ -53,7 +53,7 @@ def test_whatever_else_is_done_behind_the_loop_is_left_alone(
 ) -> None:
     found = judged_behind(*groups)
     assert found.judgement is Judgement.SLOW and not found.ended
-    assert found.summary.startswith("Behind the training loop for 3600 s: rank ")
+    assert found.summary.startswith("After the training loop for 3600 s: rank ")
 
 
 def test_so_is_who_has_only_begun_to_destroy_its_group_or_was_not_seen_or_is_debugged() -> None:

@@ -90,8 +90,8 @@ def test_what_comes_at_different_steps_only_ever_on_one_node_is_suspected_of_its
     found = judged([came("b", 5), came("b", 9, rank=2), came("b", 9), came("b", 30)])
     assert found is not None and found.whose == "machine" and not found.certain
     assert found.text == (
-        "the same error came at 3 different steps, and only ever on b, while 7 others did the "
-        "same: its machine is suspected"
+        "the same error occurred at 3 different steps, only on b, while 7 other nodes did the "
+        "same work without it: its machine is suspected"
     )
 
 

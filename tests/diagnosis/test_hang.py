@@ -515,7 +515,7 @@ def judged_at_the_end(
         (JOINS, THREAD, "joins non-daemon threads: other in forever (train.py:7)"),
         (JOINS, GROUP_END, "joins non-daemon threads"),
         (ATEXIT, GROUP_END, "has called flush (train.py:4) (atexit, or a destructor), in wait"),
-        ((), GROUP_END, "function of atexit, a destructor or a library, which has no Python frame"),
+        ((), GROUP_END, "in an atexit function, a destructor or a native library"),
         ((), (), "was not seen (no stack)"),
     ],
 )
@@ -524,7 +524,7 @@ def test_processes_that_do_not_end_after_their_scripts_are_told_with_what_they_w
 ) -> None:
     found = judged_at_the_end(stands(0, 1, at=at, beside=beside))
     assert found.judgement is Judgement.HANG and found.ended
-    assert "scripts have ended, and their processes have not" in found.summary
+    assert "scripts have ended but their processes have not exited" in found.summary
     assert told in found.summary and "destroy" not in found.summary
 
 

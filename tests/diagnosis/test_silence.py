@@ -16,8 +16,8 @@ def sent(kilobytes_s: float, received: float = 0.0, kind: LinkKind = "link") -> 
 def test_the_node_that_sends_nothing_is_named_with_what_it_receives() -> None:
     told = {"a": (sent(5000),), "b": (sent(3, received=2500),), "c": (sent(4000),)}
     assert silent(told) == (
-        "network, during the look: b sent 3.0 kB/s and received 2.5 MB/s over interfaces; "
-        "the median of all sent 4.0 MB/s"
+        "network traffic while stacks were taken: b sent 3.0 kB/s and received 2.5 MB/s over "
+        "interfaces; the median of all sent 4.0 MB/s"
     )
 
 
@@ -31,7 +31,7 @@ def test_ports_of_rdma_adapters_come_first_where_nodes_have_them() -> None:
 
 def test_several_are_named_together_and_of_many_only_some() -> None:
     told = {f"n{n}": (sent(0 if n < 6 else 9000),) for n in range(20)}
-    assert "look: n0, n1, n2, n3 and 2 more sent 0.0 kB/s" in silent(told)
+    assert "taken: n0, n1, n2, n3 and 2 more sent 0.0 kB/s" in silent(told)
 
 
 NOTHING = {

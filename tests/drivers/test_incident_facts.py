@@ -15,6 +15,7 @@ from holdfast.events import (
     Judgement,
     NodeLost,
     NodeLostReason,
+    NodesChecked,
     StopRequested,
     WorkerError,
     WorkerExited,
@@ -63,7 +64,7 @@ def test_a_hang_is_suspected_looked_at_judged_stopped_and_over_with_the_first_st
     scene.tell(EvidenceTaken(incident=1, found=(), network=("2 links", "b sends only 1 MB/s")))
     scene.train(step=11, restored=9)
     assert scene.told() == [
-        "20 suspected: no progress of rank 1 for 2.0 s, 2.0 s are usual at most",
+        "20 suspected: no progress of rank 1 for 2.0 s, the limit is 2.0 s",
         "20 look at all workers",
         f"30 judged: a hang (confidence 90 %): {STORY}",
         "31 no process of attempt 1 runs any more",
@@ -130,6 +131,25 @@ def test_a_node_that_is_lost_meanwhile_is_told_and_evidence_that_comes_late_is_n
     assert "a was lost: its agent was killed" in scene.told(1)[1]
     assert scene.told(1)[3].endswith("verdict on the workers: none failed on its own")
     assert scene.kinds(2) == ["exited"]
+
+
+@pytest.mark.parametrize(
+    ("found", "missing", "told"),
+    [
+        ({"a": "", "b": ""}, (), "all machine checks passed"),
+        ({"a": "", "b": "matmul failed"}, (), "b: matmul failed"),
+        ({"a": ""}, ("b",), "1 did not answer"),
+        ({"a": "full"}, ("b", "c"), "a: full; 2 did not answer"),
+    ],
+)
+def test_checks_have_passed_only_where_every_node_has_answered(
+    found: dict[str, str], missing: tuple[str, ...], told: str
+) -> None:
+    scene = Scene()
+    scene.kill("b", 1, step=12)
+    scene.all_stopped()
+    scene.tell(NodesChecked(found=found, missing=missing, attempt=1))
+    assert scene.told()[-1].endswith(f" {told}")
 
 
 def test_a_stop_that_somebody_asked_for_is_no_incident() -> None:

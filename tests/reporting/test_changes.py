@@ -129,10 +129,10 @@ def test_a_spare_is_worth_it_where_training_waited_for_nodes(
     assert found.inputs.new_node_s > 3000
     assert spare.recommended and spare.gain_low > 0 and spare.setting == "nodes: {spares: 1}"
     assert elastic.gain == pytest.approx(spare.gain, rel=0.25), "seven of eight nodes train on"
-    assert "costs 20.00 an hour more, a productive hour less" in spare.note
+    assert "costs 20.00 an hour more, but each productive hour costs less" in spare.note
     dear = of(answer(seen._replace(cost_per_hour=40.0)), "1 spare instead of 0")
     assert dear.gain == spare.gain and not dear.recommended
-    assert "a productive hour costs more" in dear.note
+    assert "each productive hour costs more" in dear.note
 
 
 def test_an_interval_that_is_only_inferred_is_no_ground_for_another(

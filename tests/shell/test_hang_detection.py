@@ -181,7 +181,7 @@ def test_a_node_that_sends_nothing_while_others_send_is_evidence_and_blames_nobo
                 scene.answer(wire, WAITS, sent_bytes=sent_bytes)
     judged = scene.events(HangJudged)[-1]
     assert isinstance(judged, HangJudged) and judged.judgement is Judgement.HANG
-    assert judged.evidence[0].startswith("network, during the look: b sent 0.0 kB/s")
+    assert judged.evidence[0].startswith("network traffic while stacks were taken: b sent 0.0 kB/s")
     assert not judged.ranks and scene.state.incidents[-1].rank is None
 
 
@@ -287,7 +287,7 @@ def test_hours_of_work_behind_the_loop_are_told_and_stop_nothing() -> None:
         scene.answer(scene.wires[0], "upload (t.py:9)", Activity.BUSY)
         scene.answer(scene.wires[1], CLOSES)
     assert not scene.state.incidents and not any(wire.told(Stop) for wire in scene.wires)
-    assert scene.state.standstill.startswith("Behind the training loop for ")
+    assert scene.state.standstill.startswith("After the training loop for ")
     assert scene.state.standstill.endswith("rank 0 in upload (t.py:9)")
 
 

@@ -363,7 +363,7 @@ def test_where_all_was_saved_with_bad_numbers_the_job_does_not_begin_anew(
 ) -> None:
     env = {SHARED: str(training.place), "HOLDFAST_BAD_STEPS": "[[1,1]]"}
     for limit in ({}, {"HOLDFAST_RESTORE_BELOW": "401"}):
-        with pytest.raises(Error, match="before the numbers of its attempt were bad") as told:
+        with pytest.raises(Error, match="before the first bad step of its attempt") as told:
             training.restore(2, env | limit)
         assert told.value.slug == "checkpoint-unusable" and "step 100" in told.value.why
 

@@ -69,7 +69,7 @@ class DatasetsHandle:
             await self._one_process()
             self._fruitless = 0 if self._further else self._fruitless + 1
             if not self.whole:
-                note("agent: the process that fetches data sets has died; another starts")
+                note("agent: the process that fetches data sets has died; restarting it")
                 await asyncio.sleep(AGAIN_S)
         done()
         while self._leases:

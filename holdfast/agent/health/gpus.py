@@ -24,19 +24,29 @@ DEVICE = "dev/nvidiactl"
 EVENTS_MAX = 64  # at one look
 LINKS_MAX = 18
 SLOWED = {  # bits of the reasons why clocks are low, which say that the GPU protects itself
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
+    0x8: "HW Slowdown",
+    0x20: "SW Thermal Slowdown",
+    0x40: "HW Thermal Slowdown",
+    0x80: "HW Power Brake Slowdown",
 }
 REASONS = {
     **SLOWED,
-    0x2: "application clocks",
-    0x4: "power cap",
-    0x10: "sync boost",
-    0x100: "display clocks",
+    0x2: "Applications Clocks Setting",
+    0x4: "SW Power Cap",
+    0x10: "Sync Boost",
+    0x100: "Display Clock Setting",
 }
-"""All but that it is idle."""
+"""All but that it is idle, as `nvidia-smi -q` names them."""
+LABELS = {  # of the metric, which keeps them
+    0x8: "hardware-slowdown",
+    0x20: "software-thermal-slowdown",
+    0x40: "hardware-thermal-slowdown",
+    0x80: "power-brake",
+    0x2: "application-clocks",
+    0x4: "power-cap",
+    0x10: "sync-boost",
+    0x100: "display-clocks",
+}
 ALL_LINKS = 0xFFFFFFFF  # scope of a field: all NVLinks of the GPU together
 KIB, GIB = 1 << 10, 1 << 30
 
@@ -265,9 +275,8 @@ def _clocks(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Readin
     yield Reading("gpu-throttled", float(bool(why)), gpu, ", ".join(why))
     for bit, words in REASONS.items():
         holds = bool(bits & bit)
-        device = f"{gpu} {words.replace(' ', '-')}"
         text = f"clocks are low: {words}" if holds else ""
-        yield Reading("gpu-slow-clocks", float(holds), device, text)
+        yield Reading("gpu-slow-clocks", float(holds), f"{gpu} {LABELS[bit]}", text)
 
 
 def _ecc(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:

@@ -124,7 +124,7 @@ class StorageHandle:
         loop = asyncio.get_running_loop()
         if loop.time() - self._started_at > STEADY_S:
             self._delay = FIRST_DELAY_S
-        note(f"agent: the storage process has died; another starts in {self._delay:g} s")
+        note(f"agent: the storage process has died; restarting it in {self._delay:g} s")
         loop.call_later(self._delay, self.open)
         self._delay = min(2 * self._delay, LAST_DELAY_S)
 

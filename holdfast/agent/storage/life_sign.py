@@ -73,7 +73,8 @@ class LifeSign:
     def _beat(self, store: CheckpointStore) -> None:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         if self._written and now - self._at > SILENT_S / 2 and others(store, self._sign.owner):
-            note(f"storage: another job of this name saves in {self._where} by now")
+            there = f"another job of this name now saves in {self._where}"
+            note(f"storage: {there}; this one no longer marks it as in use")
             self._over.set()
             return
         self._sign = msgspec.structs.replace(self._sign, beat=self._sign.beat + 1, at=time.time())

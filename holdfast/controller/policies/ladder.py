@@ -502,7 +502,8 @@ def _isolate(s: Situation) -> Weighed:
 
 def _kept(s: Situation) -> str:
     if _whose(s) == "machine":
-        return "no healthy spare is available" if not s.means.spares else "the node is to stay"
+        held = "a suspect node stays while the attempt runs or a rank has no node"
+        return "no healthy spare is available" if not s.means.spares else held
     if not _puzzles(s):
         return _clear(s)
     if s.history.named < NAMED:

@@ -35,7 +35,7 @@ MEANINGS = {
     Rung.RESTART: "Start the same nodes again, from the newest state in memory; after a wait where "
     "attempts in a row made no progress, or a dependency of the script is unavailable.",
     Rung.REPLACE: "A node is removed or lost, and another takes its rank: a spare, else a new one.",
-    Rung.ROLL_CODE: "Start the same nodes again, with the version before an update on trial.",
+    Rung.ROLL_CODE: "Start the same nodes again, with the version used before the update on trial.",
     Rung.ROLL_BACK: "Start the same nodes again, from a state older than what was restored.",
     Rung.CHECK: "All machines of the job check themselves while nothing trains; one that fails is "
     "replaced.",

@@ -42,7 +42,7 @@ DEVICES = (
         Blame.MACHINE,
         "The GPU's memory is damaged: an error that could not be corrected.",
         "Take the machine out of service, reset the GPU, look at remapped rows "
-        "(`nvidia-smi -q -d ROW_REMAPPER`), and replace it if it comes again.",
+        "(`nvidia-smi -q -d ROW_REMAPPER`), and replace it if it recurs.",
     ),
     signature(
         "gpu-fell-off-the-bus",

@@ -7,7 +7,7 @@ HOST = (
         "host-memory",
         r"Out of memory: Killed process|Memory cgroup out of memory|oom-kill:|OOMKilled",
         Blame.CONFIGURATION,
-        "The kernel killed a process because memory, or the container's limit, was used up.",
+        "The kernel killed a process: the machine or the container ran out of memory.",
         "Raise the memory request and limit together, use fewer data loader workers, and look for "
         "a process that grows. Files in /dev/shm and in emptyDir of medium Memory count as well.",
     ),
@@ -26,7 +26,7 @@ HOST = (
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited "
         r"unexpectedly)",
         Blame.CONFIGURATION,
-        "A data loader worker was killed, mostly by the kernel because memory was used up.",
+        "A data loader worker was killed, mostly by the kernel's out-of-memory killer.",
         "Look for oom-kill in `dmesg`; use fewer num_workers, and keep large Python lists out of "
         "the data set (each worker copies them as it touches them).",
     ),

@@ -94,7 +94,7 @@ PYTHON = (
         "weights-only",
         r"Weights only load failed",
         Blame.ENVIRONMENT,
-        "torch.load refuses objects that are no tensors (since PyTorch 2.6).",
+        "torch.load refuses objects other than tensors (since PyTorch 2.6).",
         "If you trust the file: weights_only=False, or torch.serialization.add_safe_globals.",
     ),
     signature(

@@ -76,7 +76,7 @@ def _member(seen: Look, rank: int | None) -> tuple[NodeStatus, int]:
     raise Error(
         "rank-not-found",
         f"rank {rank or 0} of job {seen.name} has no running worker",
-        why=f"{len(members)} of its nodes train, as its record says",
+        why=f"according to its record {len(members)} of its nodes train",
         help=f"holdfast status {seen.name} --on kubernetes",
     )
 

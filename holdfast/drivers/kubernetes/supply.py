@@ -161,4 +161,4 @@ class Supply:
         """Why none are made although some are missing."""
         if self._roster.missing() <= len(self._unseen()) or self._lacking() > 0:
             return None
-        return f"{self._roster.useless()} pods to be deleted (terminating or given up)"
+        return f"{self._roster.useless()} pods to be deleted (terminating or removed from the job)"

@@ -121,7 +121,7 @@ class Wishes:
         if text.isascii() and text.isdigit():
             self._on_scale(SCALED_BY, int(text))
         else:
-            say(f"annotation {SCALE} is ignored: {text[:40]!r} is no number of nodes")
+            say(f"annotation {SCALE} is ignored: {text[:40]!r} is not a number of nodes")
 
     def _updated(self, annotation: str, text: str) -> None:
         try:

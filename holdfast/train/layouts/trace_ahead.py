@@ -123,7 +123,7 @@ def _frames() -> int:
 def _keep_only_for(first: CompiledCall | None) -> None:
     """What was traced ahead is for a training that begins with one of these calls."""
     if first not in _traced:
-        logger.info("compiled blocks are called otherwise than before: they are traced anew")
+        logger.info("the arguments of compiled blocks have changed: tracing again")
         torch._dynamo.reset()
     _traced.clear()
 

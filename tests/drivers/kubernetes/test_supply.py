@@ -103,7 +103,7 @@ def test_pods_that_stay_on_their_way_out_are_named_as_what_is_waited_for() -> No
         while made.trouble is None:
             await asyncio.sleep(0)
         working.cancel()
-        assert made.trouble == "9 pods to be deleted (terminating or given up)"
+        assert made.trouble == "9 pods to be deleted (terminating or removed from the job)"
         assert cluster.made == []
 
     asyncio.run(story())

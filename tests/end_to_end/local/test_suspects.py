@@ -78,7 +78,7 @@ def test_a_node_on_which_alone_the_script_fails_is_left_on_suspicion(home: Path)
     found = job.incidents()
     assert {(one.cause, one.node) for one in found} == {("worker-exception", sick)}
     assert [steps(one) for one in found] == [["restart"]] * 3 + [["isolate"]]
-    assert f"only ever on {sick}, while 2 others did the same" in found[3].choices[0].reason
+    assert f"only on {sick}, while 2 other nodes did the same work" in found[3].choices[0].reason
 
 
 def test_the_third_corruption_that_names_nobody_has_a_step_repeated_which_finds_the_node(

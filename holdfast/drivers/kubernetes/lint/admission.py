@@ -196,7 +196,7 @@ def _kueue_group_differs(spot: Spot) -> Iterator[Hit]:
     "kueue-max-time",
     "error",
     *KINDS,
-    why="Kueue refuses a workload whose time limit is no whole number of seconds",
+    why="Kueue refuses a workload whose time limit is not a whole number of seconds",
     help='write seconds, as in "86400"',
 )
 def _kueue_max_time(spot: Spot) -> Iterator[Hit]:

@@ -65,8 +65,8 @@ def _jobset_no_failure_policy(spot: Spot) -> Iterator[Hit]:
     "jobset-negative-priority",
     "error",
     "JobSet",
-    why="JobSet copies the priority of its pods into a label, and a negative number is no label: "
-    "the pods are never created, and only the controller's log reports it",
+    why="JobSet copies the priority of its pods into a label, and a negative number is not a "
+    "valid label: the pods are never created, and only the controller's log reports it",
     help="use a PriorityClass with a value of 0 or more",
 )
 def _jobset_negative_priority(spot: Spot) -> Iterator[Hit]:

@@ -260,7 +260,7 @@ def _kubeflow_roles(spot: Spot) -> Iterator[Hit]:
     found = roles(spot.body)
     for role, spec in found.items():
         if role not in ROLES[spot.kind]:
-            yield _place(spot, role), "is no role of this kind"
+            yield _place(spot, role), "is not a role of this kind"
         elif role in SINGLE and count(spec, "replicas") != 1:
             yield _place(spot, role, "replicas"), f"is {count(spec, 'replicas')}, must be 1"
     if {"Chief", "Master"} <= found.keys():
