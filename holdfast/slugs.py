@@ -537,7 +537,11 @@ SLUGS: dict[str, Slug] = {
         "the clusters that respond.",
     ),
     **STORAGE_SLUGS,
-    "replay-failed": Slug(ExitStatus.JOB_FAILED, "The repeated step did not complete."),
+    "replay-failed": Slug(
+        ExitStatus.JOB_FAILED,
+        "The repeated step did not complete, so nothing is known of the machine; the message has the "
+        "reason.",
+    ),
     "replicas-differ": Slug(
         ExitStatus.PLATFORM,
         "Parameters that data-parallel ranks hold alike differ (`recovery.check_replicas_every`). "

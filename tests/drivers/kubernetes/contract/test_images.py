@@ -58,7 +58,7 @@ def test_pods_are_replaced_one_by_one_and_no_step_is_lost(tmp_path: Path) -> Non
         used = await site.update("new", image="img:2")
         assert (used.stage, used.image) == ("used", "img:2"), used.why
         after = await all_have(site, "img:2", 3)
-        assert (after.version, after.restarts_count) == (3, 0), (after, site.it.story())
+        assert (after.version, after.restarts_count) == (3, 0), f"{after}\n{site.it.story()}"
         assert not {n.node for n in before.nodes} & {n.node for n in after.nodes}
         told = [(one.cause, one.steps_lost) for one in await site.incidents()]
         assert told == [("node-left", 0)] * 2, "each member handed over from memory to memory"
