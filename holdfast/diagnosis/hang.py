@@ -99,19 +99,22 @@ def judge(
     pages: Mapping[int, WorkerReport],
     timeout_s: float,
     collectives: Sequence[GroupLog] = (),
+    *,
+    some_exited: bool = False,
 ) -> HangJudged:
     """From the newest page of each rank, looks at all workers that could be reached, and what they
     have entered.
 
     `missing` are nodes that did not answer. After `timeout_s` whoever makes no progress hangs,
-    unless somebody wants that.
+    unless somebody wants that, as where all are stopped; not where only those are left that are
+    (`some_exited`): the others went on to their end meanwhile.
     """
     looks = [SeenRank(rank, group) for group in groups for rank in each_of(group.ranks)]
     finding = find(collectives)
     seen = [look.rank for look in looks]
     suspects = _suspects(looks, pages, finding)
     told = _Told(suspicion, groups, [look.rank for look in suspects], finding)
-    if paused := _paused(looks):
+    if paused := _paused(looks, all_live=not some_exited):
         return told(Judgement.PAUSED, paused, 0.95)
     stopped = [look for look in looks if look.group.state in STOPPED]
     if stopped:
@@ -377,9 +380,9 @@ def _is_wait(frame: str) -> bool:
     return (function in WAITS and place.startswith(WAITING_FILES)) or place.startswith(OUR_WAITS)
 
 
-def _paused(looks: Sequence[SeenRank]) -> str:
+def _paused(looks: Sequence[SeenRank], *, all_live: bool = True) -> str:
     """Why nothing is to be done about it; empty if nobody wants it so."""
-    if looks and all(look.group.state in STOPPED for look in looks):
+    if looks and all_live and all(look.group.state in STOPPED for look in looks):
         return "Paused: all workers are stopped by a signal (SIGSTOP)"
     for look in looks:
         if look.group.state in TRACED or _are_debugged(look.group.frames):

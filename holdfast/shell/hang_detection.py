@@ -102,7 +102,7 @@ class HangDetection:
                 self._put(self._judged_behind(suspicion, reply))
                 return
             looks = reply.groups, reply.missing, pages, timeout_s, reply.collectives
-            judged = judge(suspicion, *looks)
+            judged = judge(suspicion, *looks, some_exited=bool(self._state.finished))
             reached = self._by_name(self._looks.reached)
             if (parted := reachability.judge(reached)) is not None:
                 judged = apart(judged, suspicion, reply.groups, parted.lines)

@@ -60,6 +60,7 @@ def judged(
     section: str = "",
     overdue: bool = False,
     collectives: Sequence[GroupLog] = (),
+    some_exited: bool = False,
 ) -> HangJudged:
     suspicion = HangSuspected(
         attempt=4,
@@ -83,7 +84,8 @@ def judged(
         )
         for rank, step in (steps or {}).items()
     }
-    found = judge(suspicion, groups, missing, pages, TIMEOUT_S, collectives)
+    looks = groups, missing, pages, TIMEOUT_S, collectives
+    found = judge(suspicion, *looks, some_exited=some_exited)
     assert found.attempt == 4 and found.ago_s == ago_s
     return found
 
@@ -293,6 +295,12 @@ def test_a_rank_that_was_stopped_is_named_and_all_of_them_are_let_be() -> None:
     assert found.summary == "Rank 2 was stopped by a signal (SIGSTOP) after step 7"
     everybody = judged(stands(0, 1, state="stopped"), ago_s=10 * TIMEOUT_S)
     assert everybody.judgement is Judgement.PAUSED
+
+
+def test_ranks_that_were_stopped_are_named_where_the_others_went_on_to_their_end() -> None:
+    found = judged(stands(1, state="stopped"), some_exited=True)
+    assert found.judgement is Judgement.HANG and ranks(found) == [1]
+    assert "stopped by a signal" in found.summary
 
 
 @pytest.mark.parametrize(
