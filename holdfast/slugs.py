@@ -535,7 +535,10 @@ SLUGS: dict[str, Slug] = {
         "the clusters that respond.",
     ),
     **STORAGE_SLUGS,
-    "replay-failed": Slug(ExitStatus.JOB_FAILED, "The repeated step did not complete."),
+    "replay-failed": Slug(
+        ExitStatus.JOB_FAILED,
+        "The repetition of a step did not complete. The message has the reason.",
+    ),
     "replicas-differ": Slug(
         ExitStatus.PLATFORM,
         "Parameters that data-parallel ranks hold alike differ (`recovery.check_replicas_every`). "
