@@ -168,9 +168,7 @@ SLUGS: dict[str, Slug] = {
     "controller-start-failed": Slug(
         ExitStatus.PLATFORM,
         "The controller of a detached job exited, or did not respond in time, before the job was "
-        "running: the message names its log, `holdfast stop NAME` cleans up. Or a job in a cluster "
-        "has not ended and its Deployment was scaled down or deleted: `holdfast resume NAME --on "
-        "kubernetes` starts it.",
+        "running. The message names its log; `holdfast stop NAME` cleans up.",
     ),
     "job-not-running": Slug(
         ExitStatus.NOT_FOUND,
@@ -539,8 +537,7 @@ SLUGS: dict[str, Slug] = {
     **STORAGE_SLUGS,
     "replay-failed": Slug(
         ExitStatus.JOB_FAILED,
-        "The repeated step did not complete, so nothing is known of the machine; the message has the "
-        "reason.",
+        "The repetition of a step did not complete. The message has the reason.",
     ),
     "replicas-differ": Slug(
         ExitStatus.PLATFORM,

@@ -134,7 +134,7 @@ def test_an_error_only_ever_on_one_node_has_a_spare_take_its_place_and_blames_no
 
     world.add("g")
     assert "Fence" not in kinds(fails(world, SCRIPT, 1, step=15)), "it has come along"
-    assert "the same error as on b, now on f" in world.state.incidents[-1].evidence[0]
+    assert "the same error occurred on b, and now on f" in world.state.incidents[-1].evidence[0]
     for step in (16, 17, 18, 19):
         assert "Fence" not in kinds(fails(world, SCRIPT, 1, step))
 

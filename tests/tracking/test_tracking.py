@@ -242,7 +242,7 @@ def test_a_package_that_never_returns_does_not_keep_the_process(tmp_path: Path) 
         stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, b"sent\n")
-    assert done.stderr.startswith(b"tracking: stuck: has not answered; ")
+    assert done.stderr.startswith(b"tracking: stuck: no answer; ")
 
 
 def test_whoever_kills_what_a_lost_node_left_does_not_kill_it(
