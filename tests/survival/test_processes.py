@@ -19,7 +19,7 @@ import torch
 
 from holdfast import journal
 from holdfast.controller import Controller, Limits, Phase
-from holdfast.events import NodeLost
+from holdfast.events import Event, NodeLost, UpdateRequested
 from holdfast.spec import job_from_yaml
 from holdfast.status import JobStatus
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
@@ -83,7 +83,7 @@ def test_a_second_fault_in_every_phase_of_recovery_from_the_first(home: Path, mo
     job.wait_step(5)
     spares_wait(job)
     for number, offset_s in enumerate(OFFSETS_S * ROUNDS_MAX):
-        if number >= len(OFFSETS_S) and phases_of_losses(job) >= RECOVERY:
+        if number >= len(OFFSETS_S) and phases_of(job) >= RECOVERY:
             break
         attempt = job.status().attempt
         victim = job.agent(job.member(number % 2))
@@ -93,12 +93,30 @@ def test_a_second_fault_in_every_phase_of_recovery_from_the_first(home: Path, mo
         os.kill(victim, signal.SIGKILL)
         trains(job, attempt)
         spares_wait(job)
-    assert phases_of_losses(job) >= RECOVERY
+    assert phases_of(job) >= RECOVERY
     set_steps(job, 30)
     if mode == "replicas":  # a step that is done again may be done by others
         job.wait_end()
     else:
         finishes(job)
+
+
+def test_a_second_fault_while_it_waits_for_a_node(home: Path) -> None:
+    """No spare: who is left waits at the rank of the lost one, and is lost as well."""
+    shared = {"path": str(home.parent / "shared"), "every_s": 1}
+    job = endless(home, spares=0, recovery={"max_restarts": 1000}, checkpoints={"shared": shared})
+    for _ in range(ROUNDS_MAX):
+        job.wait_until(lambda s: bool(s.checkpoints and s.checkpoints[0].step), "it is saved")
+        attempt, lost, left = job.status().attempt, job.member(1), job.agent(job.member(0))
+        job.kill_node(lost)
+        job.wait_until(lambda s: s.phase == "waiting", "it waits for a node")
+        os.kill(left, signal.SIGKILL)
+        trains(job, attempt)
+        if Phase.WAITING in phases_of(job):
+            break
+    assert Phase.WAITING in phases_of(job)
+    set_steps(job, 30)
+    finishes(job)
 
 
 def spares_wait(job: RunningJob) -> set[str]:
@@ -121,11 +139,11 @@ def promoted(job: RunningJob, waiting: set[str]) -> str:
     return found[0]
 
 
-def phases_of_losses(job: RunningJob) -> set[Phase]:
-    """In which phases of the job nodes were lost, by its journal."""
+def phases_of(job: RunningJob, kind: type[Event] = NodeLost) -> set[Phase]:
+    """In which phases of the job nodes were lost, or something else was heard, by its journal."""
     controller, phases = Controller(Limits.of(job_from_yaml(job.file))), set[Phase]()
     for entry in journal.entries(job.folder / "journal.jsonl"):
-        if isinstance(entry.event, NodeLost):
+        if isinstance(entry.event, kind):
             phases.add(controller.state.phase)
         controller.handle(entry.event, entry.at)
     return phases
@@ -222,22 +240,25 @@ def is_committed(folder: Path) -> bool:
 
 
 STOPS = ("worker", "node 0", "node 1", "both nodes", "worker and node 0", "promoted spare")
+UPDATES = {"update": 2, "update while it recovers": 2, "two updates": 3}  # and the version then
 
 
-@pytest.mark.parametrize("harm", [*STOPS, "spare", "update", "suspension"])
+@pytest.mark.parametrize("harm", [*STOPS, *UPDATES, "spare", "suspension"])
 def test_the_controller_is_lost_in_each_of_these(home: Path, harm: str) -> None:
     shared = {"path": str(home.parent / "shared"), "every_s": 1}
     job = endless(home, spares=2, checkpoints={"shared": shared})
     job.wait_until(lambda s: bool(s.checkpoints and s.checkpoints[0].step), "it is saved")
     attempt = job.status().attempt
-    if harm == "update":
-        set_steps(job, 400)
-    else:
-        _harm(job, harm)
+    _harm(job, harm)
     job.kill_controller()
     job.resume()
     if harm in STOPS:
         trains(job, attempt)
+    elif harm in UPDATES:
+        job.wait_until(lambda s: s.version == UPDATES[harm] and s.phase == "running", "updated")
+        trains(job, attempt)
+        during = phases_of(job, UpdateRequested)
+        assert harm != "update while it recovers" or during <= RECOVERY
     else:
         job.wait_until(lambda s: s.controller == "alive" and s.phase == "running", "it goes on")
     set_steps(job, 30)
@@ -276,6 +297,14 @@ def _harm(job: RunningJob, harm: str) -> None:
             victim = job.member(int(rank))
             kill_worker(job)
             job.kill_node(victim)
+        case ["update"]:
+            set_steps(job, 400)
+        case ["update", "while", *_]:
+            kill_worker(job)
+            assert holdfast("update", job.name, "--set", "pause=0.04").returncode == 0
+        case ["two", "updates"]:
+            for pause in (0.04, 0.03):
+                assert holdfast("update", job.name, "--set", f"pause={pause}").returncode == 0
         case ["promoted", "spare"]:
             waiting = spares_wait(job)
             job.kill_node(job.member(1))

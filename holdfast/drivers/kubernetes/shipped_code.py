@@ -4,7 +4,7 @@ A bundle is cut into parts, each in a ConfigMap of a fixed name, because a contr
 what its role names, and labelled with what it belongs to. The wish on the job's ConfigMap follows
 once all parts are there. The controller puts them together, checks the hash and keeps the bundle;
 agents get it over their connections. One that begins with an empty disk reads them anew, so parts
-stay for as long as a version may be used again.
+stay for as long as a version may be used again, and afterwards until their room is needed.
 """
 
 import asyncio
@@ -37,8 +37,9 @@ RETRY_S = 2.0
 GONE_TRIES, GONE_S = 50, 0.1
 
 
-class _Meta(msgspec.Struct, frozen=True):
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
     name: str
+    creation_timestamp: str = ""
     labels: dict[str, str] = {}
 
 
@@ -71,17 +72,21 @@ async def ship(
     needed: Collection[str],
     namespace: str | None = None,
 ) -> None:
-    """Write a bundle where the controller finds it; those of versions that are not `needed` give
-    way. Raises `Error` code-unusable, `ApiError`."""
+    """Write a bundle where the controller finds it. Where there is no room, the oldest that are
+    not `needed` give way. Raises `Error` code-unusable, `ApiError`."""
     code, names = bundles.digest(data), update_parts(job)
     labels = f"{JOB}={job},{CODE}"
     found = (await cluster.listed(CONFIG_MAPS, _Part, labels=labels, namespace=namespace)).items
     taken = {part.metadata.name: part.metadata.labels[CODE] for part in found}
-    kept = {mark(one) for one in needed} - {mark(code)}
-    free = [name for name in names if taken.get(name) not in kept]
     pieces = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
     if list(taken.values()).count(mark(code)) == len(pieces):
         return  # it was used before
+    ages = {part.metadata.labels[CODE]: part.metadata.creation_timestamp for part in found}
+    ages.pop(mark(code), None)
+    free = [name for name in names if taken.get(name) in (None, mark(code))]
+    for old in sorted(ages.keys() - map(mark, needed), key=lambda one: ages[one]):
+        if len(free) < len(pieces):
+            free += [name for name in names if taken.get(name) == old]
     if len(pieces) > len(free):
         raise _no_room(job, len(data), len(free))
     for name in free:

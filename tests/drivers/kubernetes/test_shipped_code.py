@@ -12,6 +12,7 @@ from holdfast.agent.code_delivery import CodeDelivery
 from holdfast.drivers.kubernetes import shipped_code
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS
+from holdfast.drivers.kubernetes.manifests.names import CODE as CODE_LABEL
 from holdfast.drivers.kubernetes.manifests.names import UPDATE_PARTS, update_parts
 from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.origin import origin
@@ -125,6 +126,39 @@ def test_versions_that_may_be_used_again_keep_their_place_and_others_give_way(
         assert "parts of the code bundle" in await node(tmp_path / "node", heard).fetch(CODE)
         assert await node(tmp_path / "node", heard).fetch(bundles.digest(OTHER)) == ""
         await heard.close()
+
+    played(story)
+
+
+def test_older_versions_stay_while_there_is_room_and_the_oldest_gives_way_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shipped_code, "update_parts", lambda job: update_parts(job)[:4])
+    versions = [bytes([number]) * 30 for number in range(4)]  # two parts each
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        def of(data: bytes) -> list[str]:
+            found = it.store.all(CONFIG_MAPS, "default")
+            metas = [
+                body["metadata"]
+                for body in found
+                if CODE_LABEL in body["metadata"].get("labels", {})
+            ]
+            return [m["name"] for m in metas if m["labels"][CODE_LABEL] in bundles.digest(data)]
+
+        async def whole_after(number: int, *needed: int) -> list[int]:
+            it.server.skew_s += 60.0
+            codes = [bundles.digest(versions[one]) for one in needed]
+            await shipped(api, versions[number], *codes)
+            return [n for n, data in enumerate(versions) if len(of(data)) == 2]
+
+        assert await whole_after(0) == [0]
+        assert await whole_after(1) == [0, 1]
+        assert await whole_after(2) == [1, 2], "the oldest gives way"
+        assert await whole_after(3, 1) == [1, 3], "unless it may be used again"
+        assert await whole_after(1) == [1, 3], "it is there already"
+        await api.delete(CONFIG_MAPS, of(versions[1])[0])
+        assert await whole_after(1) == [1, 3], "what is left of itself gives way first"
 
     played(story)
 
