@@ -3,11 +3,13 @@
 A rank shows that it lives by completing a step or by going on to another phase. How long that may
 take is learned from the attempt itself: several median steps, and more than the longest pause so
 far, so that an evaluation every fifty steps is suspected once. Where the job file says how long a
-step may take at most (`step_timeout_s`), that is it, outside of what the script names. Before its
-first step nothing is known of a rank, and compiling or loading may take minutes. A suspicion is
-cheap: it only has the workers looked at, and what is seen there decides (`diagnosis/hang.py`).
-While it is not confirmed, the next one comes after half as long again. Times are of one clock that
-never steps back.
+step may take at most (`step_timeout_s`), that is it, outside of what the script names. One that
+reports no steps can name nothing, so it holds from each step that is seen to the next one or to the
+end of the script; where steps are printed, perhaps each hundredth, it is never less than 1.5 times
+the longest such pause so far. Before its first step nothing is known of a rank, and compiling or
+loading may take minutes. A suspicion is cheap: it only has the workers looked at, and what is seen
+there decides (`diagnosis/hang.py`). While it is not confirmed, the next one comes after half as
+long again. Times are of one clock that never steps back.
 """
 
 import math
@@ -111,11 +113,13 @@ class HangWatch:
     def suspect(self, now: float) -> HangSuspected:
         """Who that is."""
         stands_s, still = self.stands_s(now), self._still(now)
-        ahead = [at - stands_s for at in (*DECISIVE_S, *self._timeouts_s) if at > stands_s]
+        limit_s = self._limit_s(still)
+        decisive_s = (*DECISIVE_S, *self._timeouts_s, limit_s)
+        ahead = [at - stands_s for at in decisive_s if at > stands_s]
         next_s = min([max(FLOOR_S, AGAIN * stands_s), *ahead])
         self._rests = now + next_s, now - stands_s / 2  # as in `_still`
         behind = self._behind(still)
-        step = self._step[behind[0]]
+        step = self._marks[behind[0]].step
         return HangSuspected(
             attempt=self._attempt,
             ago_s=stands_s,
@@ -125,7 +129,7 @@ class HangWatch:
             step_s=self.step_s,
             trained=all(self._trained[rank] for rank in still),
             reported=self._reported,
-            overdue=stands_s >= self._timeouts_s[1] and self._is_step(still),
+            overdue=stands_s >= limit_s,
             ranks=in_rows(behind[:NAMED]),
         )
 
@@ -146,14 +150,23 @@ class HangWatch:
             longest_s = max(self._sections_s.get(name, 0.0) for name in sections)
             floor_s = max(floor_s, SECTION_FLOOR_S, PAUSES * longest_s)
         usual_s = max(floor_s, STEPS * self.step_s, PAUSES * self._longest_s)
-        return min(usual_s, self._timeouts_s[1]) if self._is_step(still) else usual_s
+        return min(usual_s, self._limit_s(still))
+
+    def _limit_s(self, still: Sequence[int]) -> float:
+        """What the job file gives these for a step; inf: nothing, or they are in none."""
+        if not self._is_step(still):
+            return math.inf
+        printed = any(self._marks[rank].printed for rank in still)
+        return max(self._timeouts_s[1], PAUSES * self._longest_s if printed else 0.0)
 
     def _is_step(self, still: Sequence[int]) -> bool:
         """Whether these are in their steps, or wait for data, and nobody does anything else."""
-        known = self._reported and len(self._times) >= LEARNED
-        trained = known and all(self._trained[rank] for rank in still)
-        watched = ((mark.phase, self._moved[rank]) for rank, mark in self._marks.items())
-        return trained and all(phase in STEP_PHASES for phase, at in watched if at < math.inf)
+        known = len(self._times) >= LEARNED and all(self._trained[rank] for rank in still)
+        watched = (mark for rank, mark in self._marks.items() if self._moved[rank] < math.inf)
+        return known and all(
+            mark.phase in STEP_PHASES if self._reported else mark.phase != ENDS and mark.step >= 0
+            for mark in watched
+        )
 
     def _behind(self, still: Sequence[int]) -> list[int]:
         """Of the ranks that stand still, those that have come least far."""

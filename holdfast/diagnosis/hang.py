@@ -10,9 +10,9 @@ so is who stands in a compiler: that may run for minutes, and ranks wait for eac
 moving. If all wait at one place the network may be back in a moment; where nodes cannot even
 connect to each other meanwhile (`apart`), it is given less. Where the job file says how long a step
 may take (`overdue`), whoever is in one is given no more, unless it stands in a compiler. Of a
-script that does not report steps nobody knows whether it still trains, so it may work for as long
-as it likes. If one of those that wait moves, nobody waits for anybody. Workers that were all
-stopped, or that somebody debugs, do not hang.
+script that does not report steps nobody knows whether it still trains, so without that it may work
+for as long as it likes. If one of those that wait moves, nobody waits for anybody. Workers that
+were all stopped, or that somebody debugs, do not hang.
 """
 
 import math
@@ -270,6 +270,9 @@ def _by_activity(
 
 def _still_in_it(suspicion: HangSuspected, pages: Mapping[int, WorkerReport]) -> bool:
     """Whether the step that takes too long is under way, and nobody is in a section."""
+    if not suspicion.reported:  # what is printed may begin again, and is of some ranks only
+        seen = [page.optimizer_steps or page.printed_step for page in pages.values()]
+        return suspicion.counted in seen
     steps = [page.progress.step for page in pages.values() if page.progress.step is not None]
     there = suspicion.step is None or min(steps, default=suspicion.step) <= suspicion.step
     return there and not any(page.section for page in pages.values())

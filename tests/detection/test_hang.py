@@ -379,10 +379,10 @@ def test_who_has_ended_and_whose_last_step_is_still_being_saved_stands_still_for
     assert job.suspicions == []
 
 
-def plain(steps: int, *reached: Milestone) -> Report:
+def plain(steps: int, *reached: Milestone, phase: str = "starting") -> Report:
     """A script that reports nothing; what its optimizers do is seen."""
     worker = WorkerReport(
-        rank=0, pid=1, progress=Progress(), phase="starting",
+        rank=0, pid=1, progress=Progress(), phase=phase,
         milestones=dict.fromkeys((Milestone.STARTED, *reached), 1.0),
         optimizer_steps=steps, optimizer_step_time_s=0.05,
     )  # fmt: skip
@@ -425,6 +425,52 @@ def test_of_a_script_that_prints_its_steps_these_are_watched() -> None:
     stands_s = PAUSES * 5.0
     assert not watch.is_due(now + stands_s - 5.0) and watch.is_due(now + stands_s)
     assert watch.suspect(now + stands_s).counted == 19_900
+
+
+def steps_plainly(step_timeout_s: float, steps: int = 49) -> tuple[HangWatch, float]:
+    """An attempt of a script without the library, and when it did its last step."""
+    watch, now = HangWatch(TIMEOUT_S, step_timeout_s), 10.0
+    watch.begin(1, 1, 0.0)
+    for step in range(1, steps + 1):
+        now += 0.05
+        watch.observe(plain(step, Milestone.STEPPED, phase="step"), now)
+    return watch, now
+
+
+def test_what_the_job_file_says_of_a_step_holds_for_a_script_without_the_library_too() -> None:
+    watch, now = steps_plainly(5.0)
+    assert watch.is_due(now + 4.9) and not watch.suspect(now + 4.9).overdue
+    assert not watch.is_due(now + 4.95) and watch.is_due(now + 5.01)
+    told = watch.suspect(now + 5.01)
+    assert told.overdue and not told.reported and told.counted == 49
+    watch, now = steps_plainly(0.0)
+    assert not watch.suspect(now + 1000.0).overdue, "nothing was said of a step"
+
+
+def test_but_not_for_its_first_steps_nor_where_it_is_not_known_to_step_any_more() -> None:
+    watch, now = steps_plainly(5.0, steps=4)
+    assert not watch.suspect(now + 50.0).overdue
+    for after in (plain(0, Milestone.STEPPED), plain(49, Milestone.STEPPED, phase="ending")):
+        watch, now = steps_plainly(5.0)
+        watch.observe(after, now + 0.1)  # a CUDA graph replays it; its script is over
+        told = watch.suspect(now + 50.0)
+        assert not told.overdue
+        assert told.counted is None or told.counted == 49
+
+
+def test_who_prints_each_hundredth_step_is_given_what_it_takes_from_one_to_the_next() -> None:
+    watch, now = HangWatch(TIMEOUT_S, 5.0), 0.0
+    watch.begin(1, 1, now)
+    for step in [*range(500, 2000, 100), *range(0, 1000, 100)]:  # another epoch
+        for _ in range(35):  # 7 s
+            now += LOOK_S
+            watch.observe(prints(step), now)
+            assert not watch.is_due(now) or not watch.suspect(now).overdue
+    now -= 7.0 - LOOK_S  # of the newest
+    late = now + PAUSES * 7.0
+    assert not watch.suspect(late - 0.1).overdue
+    told = watch.suspect(late + 0.1)
+    assert told.overdue and told.counted == 900, "that it printed last"
 
 
 def test_where_a_script_goes_on_from_is_not_taken_for_steps_of_its_optimizers() -> None:

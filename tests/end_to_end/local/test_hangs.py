@@ -73,13 +73,15 @@ def test_a_loop_is_found_in_seconds_where_the_script_names_what_takes_long(home:
 
 
 PLAIN = """
-import os, pathlib, time, torch
+import os, pathlib, sys, time, torch
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 mark = pathlib.Path(__file__).with_name("hung")
 def read_batch():
+    while "loops" in sys.argv:
+        pass
     time.sleep(1e6)
 for step in range(35):
     time.sleep(0.02)
@@ -101,6 +103,22 @@ def test_a_script_without_the_library_that_hangs_is_restarted_too(home: Path) ->
     assert "read_batch" in incident.summary and incident.step is None
     journal = (job.folder / "journal.jsonl").read_text()
     assert '"counted":25' in journal, "by which it would be known if it came again"
+
+
+@long
+def test_one_that_loops_for_ever_is_too_where_the_job_file_says_how_long_a_step_takes(
+    home: Path,
+) -> None:
+    options: dict[str, Any] = {"warm": {"mode": "auto"}, "framework": "pytorch", **TOGETHER}
+    spec = {"args": ["loops"], "recovery": {"step_timeout_s": 5.0}}
+    job = program(home, PLAIN, **spec, **options).start()
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank) == ("hang", 1), incident.summary
+    assert "in read_batch (" in incident.summary and incident.bill["detect"] > 4.0
+    assert job.status().attempt == 2, "which has trained to its end"
+    journal = (job.folder / "journal.jsonl").read_text()
+    assert '"overdue":true' in journal, "without that it may be an evaluation"
 
 
 PRINTS = """
