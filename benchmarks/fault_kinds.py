@@ -17,6 +17,7 @@ class Kind(NamedTuple):
     fact: type[Event] | None = None  # that tells it, where it is told and nothing is done
     outside: bool = False  # done by benchmarks/faults.py, once the script has said that it is time
     needs: str = ""  # of benchmarks/fault_stage.py
+    with_problem: bool = False  # its causes say which known problem the incident has to name, too
 
 
 def _outside(name: str) -> Kind:
@@ -48,7 +49,9 @@ KINDS: dict[str, Kind] = {
     "memory leak": Kind(("out-of-memory",), needs=MEMORY),
     "disk full": Kind(("disk-full",), needs=MOUNTS),
     "/dev/shm full": Kind(("out-of-memory", "disk-full"), needs=MOUNTS),  # its summary names it
-    "read-only folder": Kind(("worker-exception", "environment"), needs=MOUNTS),
+    "read-only folder": Kind(
+        ("worker-exception: read-only-file-system",), needs=MOUNTS, with_problem=True
+    ),
     "open files": Kind(("limit-reached",)),
     "connection refused": Kind(("environment",)),
     "storage answers 503": Kind(("environment",)),
@@ -65,7 +68,7 @@ KINDS: dict[str, Kind] = {
     "NaN gradient": Kind(("nan",), has_rank=False),
     "loss spike": Kind(("spike",), has_rank=False, fact=NumbersSpiked),
     "bit flip": Kind(("corruption",), has_rank=False),
-    "port taken": Kind(("environment", "worker-exception")),
+    "port taken": Kind(("worker-exception: port-taken",), with_problem=True),
     "slow rank": Kind(("straggler",), steps=900, fact=StragglersFound),
     "slow input": Kind(("straggler by input",), steps=900, fact=StragglersFound),
     "slow disk": Kind(("straggler",), steps=900, fact=StragglersFound, needs=WRITES),

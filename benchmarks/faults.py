@@ -9,11 +9,12 @@ suffers one fault after the other, each kind once a round on a rank and at a ste
 in jobs of eight. The time runs from the moment the script notes before it does harm (for what is
 done to agents and forkservers: before the signal) to the first measure taken, by the journal; of
 slow ranks and spikes, which are only told, to the fact that tells them. A fault without an incident
-before the next fault is missed; an incident without a fault is a false alarm. Below the figures
+before the next fault is missed; an incident without a fault is a false alarm. Where any exception
+would have the same cause, the incident has to name the known problem, too. Below the figures
 stands the confusion matrix: which cause was named how often for each kind; `--json` has it, too,
-with the false alarms and the faults that did not come to pass. `--clean S` trains
-that long without faults and with noise instead: evaluations, garbage collection, a compilation,
-slow saves and reads; with `--record FILE` its steps are kept, for benchmarks/noise.py.
+with the false alarms and the faults that did not come to pass or could not be done. `--clean S`
+trains that long without faults and with noise instead: evaluations, garbage collection, a
+compilation, slow saves and reads; with `--record FILE` its steps are kept, for benchmarks/noise.py.
 `--step-timeout S` sets `recovery.step_timeout_s` of the jobs.
 
 It runs in namespaces and control groups of its own (benchmarks/fault_stage.py), so that disks can
@@ -37,6 +38,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import yaml
 
 import noise
@@ -44,9 +46,11 @@ from fault_kinds import KINDS
 from fault_stage import Stage, enter
 from holdfast import journal
 from holdfast.drivers import chaos
+from holdfast.drivers.explained import known_problem
 from holdfast.errors import Error
 from holdfast.events import AnyEvent, CheckpointFailed, NumbersSpiked, StragglersFound
 from holdfast.slow_ranks import SlowBy
+from holdfast.status import Incident
 from table import Row, machine, report, table
 
 SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
@@ -113,19 +117,22 @@ def _campaign(
 ) -> tuple[dict[str, Row], str, dict[str, Any]]:
     dice = random.Random(arguments.seed)
     kinds = [kind for _ in range(arguments.rounds) for kind in _shuffled(arguments.only, dice)]
-    faults, false = [], 0
+    faults, false, refused = [], 0, 0
     for first in range(0, len(kinds), JOB_OF):
         batch = [Fault(kind, dice.randrange(2)) for kind in kinds[first : first + JOB_OF]]
         false += _job(folder / str(first), batch, arguments.step_timeout)
         faults += [fault for fault in batch if not fault.refused]
+        refused += sum(fault.refused for fault in batch)
         print(f"{len(faults)} of {len(kinds)} faults", file=sys.stderr)
     undone, confusion = sum(fault.at is None for fault in faults), _confusion(faults)
     kept = f"{undone} faults did not come to pass, because their job had ended. " if undone else ""
+    kept += f"{refused} faults could not be done. " if refused else ""
     note = "\n".join(
         (f"{kept}{false} incidents belong to no fault.\n\nNamed as:", *table(confusion))
     )
     more: dict[str, Any] = {"rounds": arguments.rounds, "seed": arguments.seed}
-    more |= {"false_alarms": false, "not_come_to_pass": undone, "confusion": confusion}
+    more |= {"false_alarms": false, "not_come_to_pass": undone, "could_not_be_done": refused}
+    more |= {"confusion": confusion}
     return _rows(faults), note, more
 
 
@@ -252,7 +259,14 @@ def _ask(folder: Path, *words: str) -> str:
 
 def _incidents(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(_ask(folder, "incidents"))
-    return found
+    job = folder / "home" / "jobs" / NAME
+    return [incident | {"known_problem": _problem_of(incident, job)} for incident in found]
+
+
+def _problem_of(incident: dict[str, Any], job: Path) -> str | None:
+    """The known problem that `holdfast why` names for it."""
+    known = known_problem(msgspec.convert(incident, Incident), job)
+    return None if known is None else known.slug
 
 
 def _noted(faults: list[Fault], book: Path) -> None:
@@ -295,9 +309,16 @@ def _matched(faults: list[Fault], incidents: list[dict[str, Any]]) -> int:
             left += 1
             continue
         fault = before[-1]
-        fault.cause, fault.blamed = incident["cause"], incident["rank"]
+        fault.cause, fault.blamed = _called(fault.kind, incident), incident["rank"]
         fault.after_s = max(0.0, found_at - (fault.at or 0.0))
     return left
+
+
+def _called(kind: str, incident: dict[str, Any]) -> str:
+    """Its cause; where other exceptions have the same one, with the known problem."""
+    cause: str = incident["cause"]
+    known = incident["known_problem"] if KINDS[kind].with_problem else None
+    return cause if known is None else f"{cause}: {known}"
 
 
 def _rows(faults: list[Fault]) -> dict[str, Row]:

@@ -1,17 +1,26 @@
 """The campaign of faults counts what it did: in a real job, and in its matrix."""
 
+import errno
 import json
+import os
+import socket
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 import faults
+from holdfast.status import ActionTaken, Incident
 from tests.more import long
 from tests.patience import PATIENCE_S
 
 CAMPAIGN = Path(faults.__file__)
+STOPPED = ActionTaken(at=10.5, action="StopAttempt", reason="")
 
 
 @long
@@ -24,6 +33,7 @@ def test_a_campaign_tells_programs_what_it_tells_people() -> None:
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout.splitlines()[-1])
     assert (told["rounds"], told["not_come_to_pass"], told["false_alarms"]) == (1, 0, 0)
+    assert told["could_not_be_done"] == 0
     row = told["faults"]["all"]
     assert (row["faults"], row["detected"], row["right_cause"], row["right_rank"]) == (2, 2, 2, 2)
     assert 0 <= row["median_s"] <= row["worst_s"]
@@ -51,3 +61,51 @@ def test_an_incident_before_any_fault_or_after_its_own_is_a_false_alarm() -> Non
     incidents = [{"cause": "hang", "rank": 0, "actions": [{"at": at}]} for at in (9.0, 10.5, 11.0)]
     assert faults._matched([fault], incidents) == 2
     assert (fault.cause, fault.blamed, fault.after_s) == ("hang", 0, 0.5)
+
+
+def _port_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        socket.create_server(other.getsockname())
+
+
+def _read_only() -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/data/record")
+
+
+def _bug() -> None:
+    [][1]
+
+
+def _incident(raises: Callable[[], None], cause: str, folder: Path) -> dict[str, Any]:
+    """As the campaign reads it, of a worker that ended with this exception."""
+    try:
+        raises()
+    except Exception:
+        text = traceback.format_exc()
+    found = Incident(
+        id=1, cause=cause, summary="", node="node-0", rank=1, attempt=1, step=None, started_at=10.5,
+        ended_at=None, lost_s=0.0, steps_lost=0, bill={}, actions=(STOPPED,), traceback=text,
+    )  # fmt: skip
+    read: dict[str, Any] = msgspec.to_builtins(found)
+    return read | {"known_problem": faults._problem_of(read, folder)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "raises", "cause", "right"),
+    [
+        ("port taken", _port_taken, "worker-exception", 1),
+        ("port taken", _bug, "worker-exception", 0),
+        ("port taken", _read_only, "worker-exception", 0),
+        ("port taken", _port_taken, "environment", 0),
+        ("read-only folder", _read_only, "worker-exception", 1),
+        ("read-only folder", _bug, "worker-exception", 0),
+        ("read-only folder", _port_taken, "worker-exception", 0),
+        ("exception", _bug, "worker-exception", 1),
+    ],
+)
+def test_where_any_exception_has_the_same_cause_the_known_problem_has_to_be_named(
+    kind: str, raises: Callable[[], None], cause: str, right: int, tmp_path: Path
+) -> None:
+    fault = faults.Fault(kind, 1, at=10.0)
+    assert faults._matched([fault], [_incident(raises, cause, tmp_path)]) == 0
+    assert faults._rows([fault])["all"]["right_cause"] == right, fault.cause
