@@ -168,7 +168,9 @@ SLUGS: dict[str, Slug] = {
     "controller-start-failed": Slug(
         ExitStatus.PLATFORM,
         "The controller of a detached job exited, or did not respond in time, before the job was "
-        "running. The message names its log; `holdfast stop NAME` cleans up.",
+        "running: the message names its log, `holdfast stop NAME` cleans up. Or a job in a cluster "
+        "has not ended and its Deployment was scaled down or deleted: `holdfast resume NAME --on "
+        "kubernetes` starts it.",
     ),
     "job-not-running": Slug(
         ExitStatus.NOT_FOUND,
