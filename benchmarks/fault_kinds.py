@@ -69,6 +69,7 @@ KINDS: dict[str, Kind] = {
     "loss spike": Kind(("spike",), has_rank=False, fact=NumbersSpiked),
     "bit flip": Kind(("corruption",), has_rank=False),
     "port taken": Kind(("worker-exception: port-taken",), with_problem=True),
+    "rendezvous port squatted": _outside("SIGKILL"),  # of its worker, which takes the port first
     "slow rank": Kind(("straggler",), steps=900, fact=StragglersFound),
     "slow input": Kind(("straggler by input",), steps=900, fact=StragglersFound),
     "slow disk": Kind(("straggler",), steps=900, fact=StragglersFound, needs=WRITES),

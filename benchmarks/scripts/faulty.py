@@ -22,6 +22,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import psutil
 import torch
 from torch import nn
 
@@ -50,6 +52,17 @@ LONG_S = 1_000_000
 BATCH = 8
 SLOW_STEPS, SLOW = 850, 1.2  # how long a slow rank is slow, and how much slower than the others
 RECORD_BYTES = 16384  # each step, which a slow disk takes 91 ms for
+SQUATTER = """
+import socket, sys, time
+while True:
+    try:
+        taken = socket.create_server((sys.argv[1], int(sys.argv[2])))
+        break
+    except OSError:
+        time.sleep(0.01)
+print("up", flush=True)
+time.sleep(20)
+"""
 
 
 def lock() -> None:
@@ -172,6 +185,22 @@ def port_taken() -> None:
         socket.create_server(other.getsockname())
 
 
+def squat_the_store() -> None:
+    """Kill the rendezvous store, have somebody listen at its port, and die: the ranks of the next
+    attempt have to meet elsewhere."""
+    port = int(os.environ["MASTER_PORT"])
+    for one in psutil.net_connections("tcp"):
+        listens = one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port
+        if listens and one.pid:
+            os.kill(one.pid, signal.SIGKILL)
+    words = [sys.executable, "-c", SQUATTER, os.environ["MASTER_ADDR"], str(port)]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, start_new_session=True, env={}
+    ) as squatter:
+        assert squatter.stdout is not None and squatter.stdout.readline()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def flip_a_bit() -> None:
     """In a parameter, as faulty hardware does."""
     with torch.no_grad():
@@ -226,6 +255,7 @@ HARM: dict[str, Callable[[], object]] = {
     "loss spike": lambda: None,
     "bit flip": flip_a_bit,
     "port taken": port_taken,
+    "rendezvous port squatted": squat_the_store,
     "slow rank": lambda: None,
     "slow input": lambda: None,
     "slow disk": move_to_slow_disk,

@@ -45,7 +45,7 @@ from holdfast.agent.profile_taking import ProfileTaking
 from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.reach import reach
 from holdfast.agent.ready_versions import ReadyVersions
-from holdfast.agent.rendezvous_stores import RendezvousStores
+from holdfast.agent.rendezvous_stores import RendezvousStores, say_if_taken
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
 from holdfast.agent.standing_by import StandingBy
@@ -158,7 +158,8 @@ class Agent:
         count = environment.worker_count(job, environ)
         workers = self._make_workers(count, options, ids, versions.instrumented)
         listener = listen(me.address, (options.storage_port, 0))
-        address = _address_of(me.address, listener)
+        address, wanted = _address_of(me.address, listener), (options.storage_port,)
+        say_if_taken(me.address, wanted, listener.getsockname()[1], "storage")
         owner = owner_of(key_of((me.folder / "token").read_text().strip()))
         told = places.variables(job, self._places, address, owner)
         compiled = None
@@ -314,6 +315,7 @@ class Agent:
             on_forked=self._attempts.announce,
             on_death=self._on_death,
             on_store_lost=self._parts.offer.lost,
+            on_store_failed=self._attempts.store_failed,
             on_broken=self._parts.end.fail,
         )
 

@@ -9,6 +9,8 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 
+import psutil
+
 from holdfast.agent import environment, processes
 from holdfast.agent.end_watch import watch_end
 from holdfast.agent.node_attempt import NodeAttempt, exited
@@ -118,6 +120,22 @@ class Attempts:
         self._parts.warm_up.attempt_started(now)
         self.announce()
 
+    def store_failed(self) -> None:
+        """The store of the attempt has died. Ranks that have met train on without it. Those that
+        have not would dial a dead port, or one that somebody else has taken since, until the
+        timeout of their process group, so they are ended."""
+        run = self.newest
+        if run is None or not run.alive or run.stop_at is not None:
+            return
+        if run.progress().step is not None:
+            return
+        port = run.order.store.port
+        if any(worker.pid and _is_connected(worker.pid, port) for worker in run.alive):
+            return
+        note("agent: the attempt is ended: its rendezvous store died before its ranks had met")
+        self._processes.stores.is_missed()
+        kill(run, self._processes)
+
     def announce(self) -> None:
         """Tell the controller once every worker has a process."""
         run = self.newest
@@ -205,6 +223,18 @@ class Attempts:
         await self._parts.saves.until_saved(run.order.attempt)
         if run.is_news(death):
             self._parts.controller.fact(exited(self._parts.node, worker, death))
+
+
+def _is_connected(pid: int, port: int) -> bool:
+    """Whether it or what it has started, such as the program of a shell script, has a connection to
+    this port of anybody; also where that cannot be known."""
+    try:
+        worker = psutil.Process(pid)
+        family = [worker, *worker.children(recursive=True)]
+        found = [one for process in family for one in process.net_connections("tcp")]
+    except psutil.Error:
+        return True
+    return any(one.raddr and one.raddr.port == port for one in found)
 
 
 def _died_before_its_rank(worker: Worker, death: ProcessExit) -> bool:

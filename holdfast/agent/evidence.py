@@ -16,6 +16,7 @@ from holdfast.agent.kernel_log import KernelLines, kernel_log
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.workers import Worker
 from holdfast.detection.health import Reading
+from holdfast.events import LastEntered
 from holdfast.evidence import NodeEvidence, RankEvidence
 from holdfast.messages import WorkerReport
 
@@ -42,14 +43,14 @@ async def evidence_of(
     host, kernel = await _host(since_s, list(places))
     look = run.native_look if run is not None else None
     stack = await look.stack if look is not None else ()
-    workers, now = _chosen(run) if run is not None else [], time.monotonic()
-    ranks = tuple(
-        _rank(one, mask, now, stack if look is not None and one is look.worker else ())
-        for one in workers
-    )
+    now, ranks = time.monotonic(), []
+    if run is not None:
+        for one in _chosen(run):
+            seen = stack if look is not None and one is look.worker else ()
+            ranks.append(_rank(one, run, mask, now, seen))
     return NodeEvidence(
         node=name,
-        ranks=ranks,
+        ranks=tuple(ranks),
         host=tuple(_cut(mask(line)) for line in (*host, *gpus_in_words(readings))),
         kernel=tuple(_cut(mask(line)) for line in kernel.lines),
         kernel_unread=kernel.unread,
@@ -79,16 +80,26 @@ def _chosen(run: NodeAttempt) -> list[Worker]:
     return sorted(ranked, key=key)[:RANKS_MAX]
 
 
-def _rank(worker: Worker, mask: Mask, now: float, stack: tuple[str, ...]) -> RankEvidence:
+def _rank(
+    worker: Worker, run: NodeAttempt, mask: Mask, now: float, stack: tuple[str, ...]
+) -> RankEvidence:
     assert worker.assignment is not None
-    rank = worker.assignment.rank
+    rank, error = worker.assignment.rank, worker.page.error()
+    entered = run.entered.get(rank) or (error.entered if error is not None else ())
+    page = page_in_words(worker.page.report(rank, worker.pid, now))
     return RankEvidence(
         rank=rank,
         ended=_ended(worker),
-        page=mask(page_in_words(worker.page.report(rank, worker.pid, now))),
+        page=mask(", ".join(filter(None, (page, *map(_collective, entered))))),
         output=last_lines(worker.output.tail, mask),
         native_stack=tuple(map(_cut, stack)),
     )
+
+
+def _collective(last: LastEntered) -> str:
+    due = f" ({last.due} was due)" if last.due not in ("", last.kind) else ""
+    group = last.described or last.group
+    return f"last collective in group {group}: number {last.number} {last.kind}{due}"
 
 
 def _ended(worker: Worker) -> str:

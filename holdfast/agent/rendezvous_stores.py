@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.agent import fork_protocol
 from holdfast.agent.child import listen
@@ -77,7 +77,7 @@ class RendezvousStores:
     def _next_ports(self) -> tuple[int, ...]:
         """Where to listen, another port each time: whoever still dials the last store finds none.
 
-        When all are taken, any port is better than no store.
+        When all are taken, any port is better than no store, and `_offer` says so.
         """
         self._ports.rotate(-1)
         return (*self._ports, 0)
@@ -93,6 +93,7 @@ class RendezvousStores:
         self._offer(reserve(self._address, self._next_ports()))
 
     def _offer(self, store: Store) -> None:
+        say_if_taken(self._address, sorted(self._ports), store.port, "stores")
         self.fresh = store
         self.on_fresh(store)
 
@@ -144,6 +145,10 @@ class RendezvousStores:
         self._used_id, self.failure = 0, how
         return True
 
+    def is_missed(self) -> None:
+        """The store that has failed was dead before anybody could meet there."""
+        self.failure = STORE_DIED_BEFORE
+
     def forget(self) -> None:
         """The forkserver is gone, and every store with it."""
         self._stop_listening()
@@ -171,6 +176,19 @@ async def _told(report: int) -> bytes:
     finally:
         loop.remove_reader(report)
         os.close(report)
+
+
+def say_if_taken(address: str, ports: Sequence[int], port: int, key: str) -> None:
+    """Note that none of the `ports` under this key of `network.ports` was free, if it is so: a
+    firewall may let no other through."""
+    if not any(ports) or port in ports:
+        return
+    many = f"ports {ports[0]} to {ports[-1]} of {address} are"
+    taken = many if len(ports) > 1 else f"port {ports[0]} of {address} is"
+    note(
+        f"agent: {taken} taken (network.ports.{key}): port {port} is used instead; other nodes "
+        "must be able to reach it. `ss -ltnp` on this machine shows who listens there"
+    )
 
 
 def reserve(address: str, ports: tuple[int, ...] = (0,)) -> Store:

@@ -23,6 +23,9 @@ from holdfast.rank_runs import each_in
 from holdfast.stacks import in_words
 
 PERIOD_MAX = 16  # collectives of a step, where a period is looked for
+GROUPS_SHOWN = 4  # process groups, as evidence
+SIDES_SHOWN = 3  # different collectives of one of them
+KIND_CHARS = 100
 
 
 class Story(StrEnum):
@@ -124,6 +127,39 @@ def _together(group: Group) -> CollectiveFinding | None:
     return CollectiveFinding(Story.NOBODY, (), f"all {len(seen)} ranks have entered {what}")
 
 
+# ── as evidence ───────────────────────────────────────────────────────────────────────────────
+
+
+def last_of_groups(logs: Sequence[GroupLog]) -> tuple[str, ...]:
+    """What was entered last in each process group and by whom, a line each: the smallest group of
+    ranks first. Of many process groups those in which ranks differ, then those that are waited in.
+    """
+    groups = _by_group(log for log in logs if log.recent)
+    groups.sort(key=lambda group: (-len({*map(_entered, group)}), not _pending(group)))
+    more = len(groups) - GROUPS_SHOWN
+    left = (f"last collectives of {more} more groups are not shown",) if more > 0 else ()
+    return (*map(_sides, groups[:GROUPS_SHOWN]), *left)
+
+
+def _sides(group: Group) -> str:
+    same: dict[str, Group] = {}
+    for log in group:
+        same.setdefault(_entered(log), []).append(log)
+    sides = [(what, _ranks(logs)) for what, logs in same.items()]
+    if silent := sorted(set(each_in(group[0].members)).difference(_ranks(group))):
+        sides.append(("none known", silent))
+    sides.sort(key=_few)
+    told = [f"{_named(ranks)} {what}" for what, ranks in sides[:SIDES_SHOWN]]
+    more = sum(len(ranks) for _, ranks in sides[SIDES_SHOWN:])
+    told += [f"{more} more ranks at others"] if more else []
+    return f"last collective in group {_name(group)}: {'; '.join(told)}"
+
+
+def _entered(log: GroupLog) -> str:
+    last, state = log.last, "not completed" if log.last.pending else "completed"
+    return f"number {last.sequence} {last.kind[:KIND_CHARS] or 'of unknown kind'} ({state})"
+
+
 # ── different collectives under one number ────────────────────────────────────────────────────
 
 
@@ -171,7 +207,11 @@ def _what(entered: Collective, group: Group) -> str:
 
 
 def _which(sequence: int, group: Group) -> str:
-    return f"number {sequence} of group {group[0].description or group[0].name}"
+    return f"number {sequence} of group {_name(group)}"
+
+
+def _name(group: Group) -> str:
+    return group[0].description or group[0].name
 
 
 def _named(ranks: Iterable[int]) -> str:

@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast.collectives import GroupLog
 from holdfast.diagnosis import at_its_end
-from holdfast.diagnosis.collectives import CollectiveFinding, Story, find
+from holdfast.diagnosis.collectives import CollectiveFinding, Story, find, last_of_groups
 from holdfast.diagnosis.stuck import DOING, behind
 from holdfast.events import HangJudged, HangSuspected, Judgement, each_of, in_rows
 from holdfast.messages import WorkerReport
@@ -113,19 +113,20 @@ def judge(
     finding = find(collectives)
     seen = [look.rank for look in looks]
     suspects = _suspects(looks, pages, finding)
-    told = _Told(suspicion, groups, [look.rank for look in suspects], finding)
+    told = _Told(suspicion, groups, [look.rank for look in suspects], finding, collectives)
     if paused := _paused(looks, all_live=not some_exited):
         return told(Judgement.PAUSED, paused, 0.95)
     stopped = [look for look in looks if look.group.state in STOPPED]
     if stopped:
-        who = _Told(suspicion, groups, [look.rank for look in stopped], finding)
+        who = _Told(suspicion, groups, [look.rank for look in stopped], finding, collectives)
         named = _named([look.rank for look in stopped])
         return who(Judgement.HANG, f"{named} {_was(stopped)} stopped by a signal (SIGSTOP)", 0.97)
     late = suspicion.reported and suspicion.ago_s >= timeout_s
     if missing or not looks or any(look.group.why == ENDED for look in looks):
-        return _unseen(_Told(suspicion, groups, (), finding), missing, late=late)
+        who = _Told(suspicion, groups, (), finding, collectives)
+        return _unseen(who, missing, late=late)
     if at_its_end.all_are(seen, pages):
-        return _at_the_end(_Told(suspicion, groups, (), None), looks)
+        return _at_the_end(_Told(suspicion, groups, (), None, collectives), looks)
     if at_its_end.some_are(seen, pages):
         return told(Judgement.SLOW, "No step: some ranks have left their training loop", 0.7)
     return _by_activity(told, looks, suspects, pages, late=late)
@@ -206,15 +207,17 @@ class _Told:
         groups: Sequence[StackGroup],
         ranks: Sequence[int],
         finding: CollectiveFinding | None,
+        collectives: Sequence[GroupLog] = (),
     ) -> None:
         self.suspicion, self.groups, self.ranks = suspicion, groups, ranks
-        self.finding = finding
+        self.finding, self.collectives = finding, collectives
 
     def __call__(self, judgement: Judgement, summary: str, confidence: float) -> HangJudged:
         after = f" after step {self.suspicion.step}" if self.suspicion.step is not None else ""
         where = after if judgement is Judgement.HANG else f" for {self.suspicion.ago_s:.0f} s"
         first, colon, rest = summary.partition(":")
-        found = (f"collectives: {self.finding.text}",) if self.finding is not None else ()
+        named = (f"collectives: {self.finding.text}",) if self.finding is not None else ()
+        found = (*named, *last_of_groups(self.collectives))
         return HangJudged(
             attempt=self.suspicion.attempt,
             judgement=judgement,

@@ -16,10 +16,12 @@ from holdfast.collectives import RankTimes
 from holdfast.events import STORE_DIED_BEFORE, NodeReady, Store
 from holdfast.messages import (
     EntryTimes,
+    EvidenceReply,
     GroupOpened,
     RepeatStep,
     StepRepeated,
     TakeEntryTimes,
+    TakeEvidence,
 )
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import AgentProcess, StubController, parent_of, until
@@ -27,7 +29,7 @@ from tests.agent.parts import start
 
 pytestmark = pytest.mark.slow
 
-Answer = TypeVar("Answer", GroupOpened, StepRepeated)
+Answer = TypeVar("Answer", EvidenceReply, GroupOpened, StepRepeated)
 
 DDP = """
 import os, sys, time
@@ -74,6 +76,12 @@ def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store
         assert (exited.signal, exited.store) == (9, "signal 9" if attempt == 2 else "")
         stopped = controller.stop(attempt=attempt, look=True)
         assert [one.kind for one in stopped.entered[0]] == ["all_reduce float[10]"]
+        if attempt == 1:
+            controller.send(TakeEvidence(number=1, attempt=1, since_s=1.0))
+            [reply] = until(lambda: _answers(controller, EvidenceReply), "how they were")
+            [page] = [one.page for one in reply.found.ranks if one.rank == 0]
+            last = f"number {stopped.entered[0][0].number} all_reduce float[10]"
+            assert page.endswith(f"last collective in group default_pg: {last}")
         fresh = stopped.store
         assert fresh is not None and fresh.hosted and fresh != store
         store = fresh

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.collectives import Collective, GroupLog, joined_logs
-from holdfast.diagnosis.collectives import CollectiveFinding, Story, find
+from holdfast.diagnosis.collectives import (
+    GROUPS_SHOWN,
+    CollectiveFinding,
+    Story,
+    find,
+    last_of_groups,
+)
 from holdfast.events import in_rows
 from holdfast.rank_runs import in_runs
 
@@ -93,6 +99,29 @@ def test_a_rank_that_could_not_be_asked_is_the_one_that_all_others_wait_for() ->
 def test_of_ranks_that_go_on_nothing_is_said() -> None:
     assert find([log(0, STEP, waits=False), log(1, STEP * 2, waits=False)]) is None
     assert find([]) is None
+
+
+def test_what_ranks_entered_last_is_told_of_each_group_the_fewest_ranks_first() -> None:
+    four = range(4)
+    world = [log(rank, STEP * 2, waits=True, members=four) for rank in (0, 2)]
+    world.append(log(1, STEP, waits=False, members=four))
+    pair = [log(rank, ["barrier"], waits=False, group="1", members=(0, 1)) for rank in (0, 1)]
+    assert last_of_groups(joined_logs([*pair, *world])) == (
+        "last collective in group 0: rank 1 number 2 all_reduce float[7] (completed); rank 3 none "
+        "known; ranks 0, 2 number 4 all_reduce float[7] (not completed)",
+        "last collective in group 1: ranks 0-1 number 1 barrier (completed)",
+    )
+    assert last_of_groups([]) == ()
+
+
+def test_of_many_groups_and_ranks_a_few_lines_are_told_those_that_differ_first() -> None:
+    alike = [log(n, STEP, waits=True, group=f"a{n}", members=(n,)) for n in range(50)]
+    apart = [log(n, ["barrier"] * (n + 1), waits=False, group="z") for n in range(50)]
+    told = last_of_groups(joined_logs([*alike, *apart]))
+    assert len(told) == GROUPS_SHOWN + 1 and max(map(len, told)) < 300
+    assert told[0].startswith("last collective in group z: rank 0 number 1 barrier (completed);")
+    assert told[0].endswith("47 more ranks at others")
+    assert told[-1] == f"last collectives of {51 - GROUPS_SHOWN} more groups are not shown"
 
 
 @given(st.data())

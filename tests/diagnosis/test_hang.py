@@ -442,6 +442,10 @@ def test_nor_do_they_where_it_is_known_who_has_entered_what() -> None:
     other = [log(2, last=9, kind="barrier"), log(0, 1, 3, last=9)]
     found = judged(*groups, collectives=other)
     assert found.judgement is Judgement.HANG and ranks(found) == [2]
+    assert found.evidence[1] == (
+        "last collective in group 0: rank 2 number 9 barrier (not completed); "
+        "ranks 0-1, 3 number 9 all_reduce (not completed)"
+    )
     together = judged(*groups, collectives=[log(0, 1, 2, 3, last=9)])
     assert together.judgement is Judgement.HANG
 
