@@ -8,13 +8,14 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.agent.pod import STORE_PORTS
-from holdfast.events import STORE_DIED_BEFORE, NodeReady
+from holdfast.events import STORE_DIED_BEFORE, NodeReady, Store
 from holdfast.messages import Leave
 from tests.agent.conftest import Node
-from tests.agent.controller_stub import AgentProcess, StubController, parent_of, until
+from tests.agent.controller_stub import AgentProcess, StubController, until
 from tests.agent.pods import Pod, pod
 
 pytestmark = pytest.mark.slow
@@ -111,7 +112,7 @@ def test_a_taken_port_for_copies_is_named_and_another_used(make: Make, squat: Sq
 def test_who_takes_the_port_of_a_store_that_has_died_is_not_met(node: Node, squat: Squat) -> None:
     controller, agent = node(MEET, framework="pytorch", warm={"mode": "off"})
     store = controller.ready()
-    _kill_store(agent, workers=())
+    _kill_store(agent, store)
     squat(store.host, store.port)
     fresh = controller.wait_for(NodeReady, count=2).store
     assert fresh.hosted and fresh.port != store.port
@@ -126,7 +127,7 @@ def test_ranks_do_not_wait_at_the_port_of_a_store_that_died_before_they_met(
     store = controller.ready()
     controller.start(store=store)
     until(lambda: agent.log() == "up\n", "the worker runs")
-    _kill_store(agent, controller.started())
+    _kill_store(agent, store)
     until(lambda: "store of the attempt has died" in agent.words(), "its death")
     squat(store.host, store.port)
     (agent.folder / "go").touch()
@@ -138,20 +139,31 @@ def test_ranks_do_not_wait_at_the_port_of_a_store_that_died_before_they_met(
     assert controller.exited(attempt=2).exit_code == 0, agent.log(attempt=2)
 
 
-def test_ranks_that_have_met_need_the_store_no_more(node: Node) -> None:
-    """They have made no step yet, and do not know each other by what holdfast.train offers."""
-    controller, agent = node(MEET + LATER + BARRIER, framework="pytorch", warm={"mode": "off"})
-    controller.start(store=controller.ready())
+@pytest.mark.parametrize("below", [False, True])
+def test_ranks_that_have_met_need_the_store_no_more(node: Node, below: bool) -> None:
+    """They have made no step yet, and do not know each other by what holdfast.train offers; it may
+    be a program that the worker has started (`below`) which has met them."""
+    source = MEET + LATER + BARRIER
+    if below:
+        source = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {source!r}])"
+    controller, agent = node(source, framework="pytorch", warm={"mode": "off"})
+    store = controller.ready()
+    controller.start(store=store)
     until(lambda: agent.log() == "met\nup\n", "the worker runs")
-    _kill_store(agent, controller.started())
+    _kill_store(agent, store)
     until(lambda: "store of the attempt has died" in agent.words(), "its death")
     (agent.folder / "go").touch()
     assert controller.exited().exit_code == 0, agent.log()
     assert agent.log() == "met\nup\non\n"
 
 
-def _kill_store(agent: AgentProcess, workers: tuple[int, ...]) -> None:
-    forkserver = agent.forkserver()
-    children = {pid for pid in agent.family() if parent_of(pid) == forkserver}
-    [server] = children - {*workers}
+def _kill_store(agent: AgentProcess, store: Store) -> None:
+    """The process that listens there."""
+    below = map(psutil.Process, agent.family())
+    [server] = [one.pid for one in below if _listens(one, store.port)]
     os.kill(server, signal.SIGKILL)
+
+
+def _listens(process: psutil.Process, port: int) -> bool:
+    found = process.net_connections("tcp")
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
