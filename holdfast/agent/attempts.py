@@ -120,21 +120,17 @@ class Attempts:
         self._parts.warm_up.attempt_started(now)
         self.announce()
 
-    def store_failed(self) -> None:
+    def store_failed(self, how: str) -> None:
         """The store of the attempt has died. Ranks that have met train on without it. Those that
         have not would dial a dead port, or one that somebody else has taken since, until the
         timeout of their process group, so they are ended."""
         run = self.newest
-        if run is None or not run.alive or run.stop_at is not None:
-            return
-        if run.progress().step is not None:
-            return
-        port = run.order.store.port
-        if any(worker.pid and _is_connected(worker.pid, port) for worker in run.alive):
-            return
-        note("agent: the attempt is ended: its rendezvous store died before its ranks had met")
-        self._processes.stores.is_missed()
-        kill(run, self._processes)
+        waits = run is not None and run.alive and run.stop_at is None and not _has_met(run)
+        note(f"agent: the rendezvous store of the attempt has died ({how})")
+        if run is not None and waits:
+            note("agent: the attempt is ended: its rendezvous store died before its ranks had met")
+            self._processes.stores.is_missed()
+            kill(run, self._processes)
 
     def announce(self) -> None:
         """Tell the controller once every worker has a process."""
@@ -223,6 +219,14 @@ class Attempts:
         await self._parts.saves.until_saved(run.order.attempt)
         if run.is_news(death):
             self._parts.controller.fact(exited(self._parts.node, worker, death))
+
+
+def _has_met(run: NodeAttempt) -> bool:
+    """Whether a rank of this node has made a step, or is connected to the store. To be asked as
+    soon as that has died: who takes its port next is dialled, too."""
+    port = run.order.store.port
+    has_stepped = run.progress().step is not None
+    return has_stepped or any(one.pid and _is_connected(one.pid, port) for one in run.alive)
 
 
 def _is_connected(pid: int, port: int) -> bool:

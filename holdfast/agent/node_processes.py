@@ -32,7 +32,7 @@ class ProcessListener:
     on_forked: Callable[[], None]
     on_death: Callable[[Worker, ProcessExit], None]
     on_store_lost: Callable[[], None]
-    on_store_failed: Callable[[], None]  # that of the attempt
+    on_store_failed: Callable[[str], None]  # that of the attempt, and how
     on_broken: Callable[[str], None]  # no forkserver can be started
 
 
@@ -168,8 +168,7 @@ class NodeProcesses:
         elif self.stores.died(id_):
             self._tell.on_store_lost()
         elif self.stores.failed(id_, death.words):
-            note(f"agent: the rendezvous store of the attempt has died ({death.words})")
-            self._tell.on_store_failed()
+            self._tell.on_store_failed(death.words)
 
     def _bury(self, worker: Worker, death: ProcessExit) -> None:
         if self._orphans.pop(worker.pid, None) is not None and self._fallen is not None:

@@ -31,6 +31,7 @@ from holdfast.messages import (
     WorkerReport,
     WorkersStopped,
 )
+from tests import native
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import is_alive, until
 from tests.agent.health.recorded import H200_BUSY, LOST, RecordedNvml
@@ -92,6 +93,9 @@ def test_of_a_rank_that_hung_is_told_where_in_c_it_stood_before_it_was_ended(nod
     hung, *others = found.found.ranks
     assert hung.rank == 5 and not any(one.native_stack for one in others)
     frames = [frame.partition(" (")[0] for frame in hung.native_stack]
+    if not frames:
+        assert not native.is_soon_read(), "there was time enough to read them"
+        return
     assert any("mutex_lock" in one for one in frames[: frames.index("step")]), hung.native_stack
 
 

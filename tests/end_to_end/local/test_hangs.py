@@ -1,18 +1,15 @@
 """A rank that hangs is found in seconds, named, and training goes on bitwise as without."""
 
-import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.agent.stack_dump import NATIVE_S, native_stack
+from tests import native
 from tests.end_to_end.local.jobs import ENDLESS, TOGETHER, program, small
 from tests.more import long, sample
-from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -20,13 +17,6 @@ STEPS, HANGS_AT = 35, 25
 HANGS = ["--steps", str(STEPS), "--die", "between-steps", "--die-step", str(HANGS_AT)]
 TRIES = 4  # frames of C are read within NATIVE_S, which takes a processor, or not at all
 PLACE = {"sleep": "<lambda>", "lock": "hang_in_a_lock", "gil": "<lambda>"}
-
-
-def _reading_c_takes_s() -> float:
-    """Of this process, which has imported torch like that of a rank."""
-    began = time.monotonic()
-    asyncio.run(native_stack(os.getpid(), PATIENCE_S))
-    return time.monotonic() - began
 
 
 @pytest.mark.parametrize("how", sample(["gil"], ["sleep", "lock", "stop"]))
@@ -57,7 +47,7 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
         assert PLACE[how] in line, incident.evidence
     if how == "gil":
         in_c = any("sleep" in frame for one in seen for frame in one.native_stack)
-        assert in_c or _reading_c_takes_s() > NATIVE_S / 2, "in C, too"
+        assert in_c or not native.is_soon_read(), "in C, too"
     assert len(job.losses()) == STEPS
 
 
