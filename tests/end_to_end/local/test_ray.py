@@ -11,6 +11,7 @@ from tests.end_to_end.local.jobs import SCRIPTS, RunningJob, program
 from tests.end_to_end.local.ray_machines import RayMachines
 from tests.end_to_end.local.test_frameworks import needs, stop
 from tests.more import long
+from tests.patience import PATIENCE_S
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -76,6 +77,7 @@ def test_a_killed_actor_is_replaced_and_what_a_dead_controller_leaves_is_ended_b
     job = program(
         home, "import time; print('up', flush=True); time.sleep(600)",
         nodes=1, ray={"address": machine.address, "strategy": "PACK"},
+        recovery={"node_wait_s": PATIENCE_S},
     ).start("--on", "ray")  # fmt: skip
     before = job.wait_until(lambda s: s.phase == "running", "it runs")
     actor = parent(job.agent(before.nodes[0].name))

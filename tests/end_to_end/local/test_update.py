@@ -76,10 +76,12 @@ def test_updates_change_no_bit_and_lose_no_step_and_bad_ones_stop_nothing(home: 
     steps = (status.step or 0) + 12
     assert update(job, "--set", f"steps={steps}").returncode == 0
     losses, parameters = finish(job)
+    assert len(losses) >= steps
+    steps = len(losses)  # it may have come further before it was told
 
     args = ["--steps", str(steps), "--pause", "0"]
     calm_losses, calm = finish(small(home, args=args, name="calm", **TOGETHER).start())
-    assert losses == calm_losses and len(losses) == steps
+    assert losses == calm_losses
     assert all(torch.equal(parameters[name], calm[name]) for name in calm)
     found = job.incidents()
     assert [(one.cause, one.version) for one in found] == [
