@@ -4,6 +4,7 @@ import contextlib
 import os
 import pty
 import sys
+import threading
 import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,15 @@ from holdfast.drivers.records import create
 from holdfast.spec import Job
 
 Full = Callable[[pytest.MonkeyPatch], contextlib.AbstractContextManager[int]]
+
+
+def read_on(there: int) -> None:
+    """As a pager that goes on: all that comes, until nobody can write any more. A terminal may wake
+    who waits to write to it only once most of it has been read."""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while os.read(there, 1 << 16):
+            pass
+    os.close(there)
 
 
 @contextlib.contextmanager
@@ -125,7 +135,7 @@ def test_a_job_is_driven_to_its_end_while_nobody_reads_what_is_said_of_it(
     def run(_hear: object) -> Outcome:
         talk("incident 1: rank 1 was killed")
         ended.append(True)
-        os.read(there, 1 << 20)  # the pager goes on
+        threading.Thread(target=read_on, args=[os.dup(there)], daemon=True).start()
         return Outcome.SUCCEEDED
 
     with monkeypatch.context() as patch, full(patch) as there:
