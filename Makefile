@@ -69,7 +69,7 @@ test: setup test-tools
 	    $(BIN)/python -m pytest -n 4 --dist worksteal; tests=$$?; \
 	    wait $$imports && wait $$types && exit $$tests
 
-# The pure core within a minute: decisions, vocabulary, journal, most manifests, rules of style. Tests
+# The pure core: decisions, vocabulary, journal, most manifests, rules of style. Tests
 # marked `slow` start jobs or clusters, and LONG play minutes of many ranks: left to `make test`.
 MANIFESTS := checks examples gang golden job jobset kubeflow kueue lint mpijob overlay pod pods \
     render schemas support text trainjob volcano
