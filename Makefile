@@ -66,7 +66,7 @@ test: setup test-tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports & imports=$$!; $(BIN)/mypy & types=$$!; \
-	    $(BIN)/python -m pytest -n 4 --dist worksteal; tests=$$?; \
+	    $(BIN)/python -m pytest -n 6 --dist worksteal; tests=$$?; \
 	    wait $$imports && wait $$types && exit $$tests
 
 # The pure core: decisions, vocabulary, journal, most manifests, rules of style. Tests

@@ -2,8 +2,6 @@
 
 import os
 import resource
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,6 +9,8 @@ import torch
 from holdfast import devices, rank
 from holdfast.checkpoint.free_memory import FreeMemory
 from holdfast.train import group, memory_ahead
+from tests.patience import PATIENCE_S
+from tests.warm import PIPE, Script
 
 FAULTS = """
 import resource, torch
@@ -31,8 +31,8 @@ PAGES = 40 * (1 << 20) // resource.getpagesize()
 
 def test_a_first_step_faults_on_little_of_what_it_computes_with() -> None:
     """Tensors of 1 MiB in a process of its own."""
-    ran = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
-    first, more = map(int, ran.stdout.split())
+    out, _ = Script([FAULTS], stdout=PIPE, text=True).communicate(timeout=PATIENCE_S)
+    first, more = map(int, out.split())
     assert first < PAGES // 8
     assert more > PAGES // 3, "or the promise holds anyway"
 
