@@ -429,7 +429,9 @@ SLUGS: dict[str, Slug] = {
     "ray-unreachable": Slug(
         ExitStatus.PLATFORM,
         "`--on ray` runs on a machine that belongs to a Ray cluster: the head, a worker, or the "
-        "container of `ray job submit`. No such cluster answers here, or not at `ray.address`.",
+        "container of `ray job submit`. No such cluster answers here, or not at `ray.address`. "
+        "`holdfast stop --force` ends a job whose cluster is gone for good in its record: its "
+        "journal, logs and checkpoints stay, and `holdfast run --replace` may take its name.",
     ),
     "engine-missing": Slug(
         ExitStatus.USAGE,

@@ -127,8 +127,20 @@ def opened(folder: Path) -> Iterator[NodeEngine]:
     except FileNotFoundError:
         yield Processes(folder)
         return
-    with ray_engine().connected(folder, ray.address) as engine:
+    with contextlib.ExitStack() as held:
+        try:
+            engine = held.enter_context(ray_engine().connected(folder, ray.address))
+        except Error as error:
+            raise _with_way_out(folder, error) from error
         yield engine
+
+
+def _with_way_out(folder: Path, error: Error) -> Error:
+    """Its help also says how to end a job whose cluster will never answer again."""
+    if error.slug != "ray-unreachable":
+        return error
+    forced = f"holdfast stop --force {folder.name}   (if that cluster is gone for good)"
+    return Error(error.slug, error.what, why=error.why, help=f"{error.help}; or: {forced}")
 
 
 def ray_engine() -> Any:
