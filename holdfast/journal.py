@@ -83,6 +83,8 @@ class Journal:
 
     def __init__(self, path: Path, end: Mark) -> None:
         self.seq = end.seq  # of the last entry
+        self.obeyed = 0  # attempts up to this one were ordered, or are void: see `replay`
+        self.diverged = ""  # and why
         self._path = path
         self._offset = end.offset  # bytes that are durable
         self._checksum = end.checksum  # of the last line

@@ -84,9 +84,10 @@ SLUGS: dict[str, Slug] = {
     ),
     "journal-diverges": Slug(
         ExitStatus.PLATFORM,
-        "Replaying the journal with this version of Holdfast leads to a different attempt, or a "
-        "different end of the job, than was recorded. Resuming would use an attempt number "
-        "twice. The version that wrote the journal can resume the job.",
+        "Replaying the journal with this version of Holdfast leads to a different state of the job "
+        "than was recorded. It is refused where this version cannot follow the journal at all, or "
+        "would have ended the job, which continued. The version that wrote the journal can resume "
+        "the job.",
     ),
     "controller-version": Slug(
         ExitStatus.PLATFORM,

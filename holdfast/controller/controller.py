@@ -551,7 +551,7 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
         Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())
     ]
     overtaken = event.obeyed > state.attempt and not state.ended
-    actions += attempts.overtaken(state, event.obeyed) if overtaken else []
+    actions += attempts.overtaken(state, event.obeyed, event.diverged) if overtaken else []
     phase = state.phase
     for node in sorted(state.nodes.keys() - alive):
         actions += _node_gone(state, node, "lost while the controller was down", 0.0)

@@ -131,16 +131,16 @@ def opened(folder: Path) -> Iterator[NodeEngine]:
         try:
             engine = held.enter_context(ray_engine().connected(folder, ray.address))
         except Error as error:
-            raise _with_way_out(folder, error) from error
+            if error.slug != "ray-unreachable":
+                raise
+            raise _for_a_job(folder, error) from error
         yield engine
 
 
-def _with_way_out(folder: Path, error: Error) -> Error:
+def _for_a_job(folder: Path, error: Error) -> Error:
     """Its help also says how to end a job whose cluster will never answer again."""
-    if error.slug != "ray-unreachable":
-        return error
     forced = f"holdfast stop --force {folder.name}   (if that cluster is gone for good)"
-    return Error(error.slug, error.what, why=error.why, help=f"{error.help}; or: {forced}")
+    return Error("ray-unreachable", error.what, why=error.why, help=f"{error.help}; or: {forced}")
 
 
 def ray_engine() -> Any:

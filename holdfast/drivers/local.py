@@ -95,7 +95,8 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
             records.begin_again(job, folder, time.time())
             controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         begins = JobSubmitted(version=version)
-        event = ControllerResumed(existing=existing) if book.seq else begins
+        goes_on = ControllerResumed(existing=existing, obeyed=book.obeyed, diverged=book.diverged)
+        event = goes_on if book.seq else begins
         return _run(job, folder, (controller, book), engine, event, on_event)
 
 
@@ -198,7 +199,9 @@ def _record_stop(
 ) -> None:
     """Orders are not carried out: whoever could hear them has been killed, or is not reached."""
     state = controller.state
-    resumed = ControllerResumed(existing=nodes, term=book.seq + 1)
+    resumed = ControllerResumed(
+        existing=nodes, term=book.seq + 1, obeyed=book.obeyed, diverged=book.diverged
+    )
 
     def hear(event: AnyEvent) -> None:
         if not state.ended:

@@ -76,6 +76,7 @@ class Identity(NamedTuple):
     term: int
     machine: str  # it runs on; "" if that is not known
     obeyed: int = 0  # newest attempt that an agent was told of before it
+    diverged: str = ""  # where this version has decided otherwise than its journal says
 
 
 class KubernetesDriver:
@@ -174,7 +175,9 @@ class KubernetesDriver:
         if self._resumed:
             await self._stacks.load()
         existing = self._roster.existing()
-        resumed = ControllerResumed(existing=tuple(existing), obeyed=self._me.obeyed)
+        resumed = ControllerResumed(
+            existing=tuple(existing), obeyed=self._me.obeyed, diverged=self._me.diverged
+        )
         first = resumed if self._resumed else JobSubmitted()
         self._shell.begin(first, existing if self._resumed else ())
         duties = {
