@@ -526,7 +526,7 @@ class UpdateRequested(Event, frozen=True, kw_only=True):
     when: When = "next-step"
     canary: bool = False  # one node prepares it before all others
     image: str = ""  # of the containers of its nodes; empty: it stays
-    back: bool = False  # to the version before; the keys above count for nothing
+    back: bool = False  # to the previous version; the keys above count for nothing
 
 
 class UpdatePrepared(Event, frozen=True, kw_only=True):

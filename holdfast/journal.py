@@ -47,7 +47,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Mark(NamedTuple):
     """A place in a journal, between two lines."""
 
-    seq: int  # of the line before; the header is line 0
+    seq: int  # of the previous line; the header is line 0
     offset: int  # in bytes
     checksum: int  # that of the line before
 

@@ -170,7 +170,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
         case ScaleRequested():
             return resizing.scaled(state, event)
         case UpdateRequested() | UpdatePrepared() | RepetitionRequested():
-            return _wished(state, event)
+            return _requested(state, event)
         case JobSubmitted():
             return _submitted(state, event)
         case HandedOver() | NodesMet() | ControllerResumed():
@@ -185,7 +185,7 @@ def _submitted(state: State, event: JobSubmitted) -> list[AnyAction]:
     return attempts.try_start(state)
 
 
-def _wished(
+def _requested(
     state: State, event: UpdateRequested | UpdatePrepared | RepetitionRequested
 ) -> list[AnyAction]:
     """People want something of a job that trains, and it goes on."""
