@@ -75,7 +75,7 @@ def _rank_hangs(world: "World") -> None:
         world.hangs(agent.run.group)
 
 
-def _device_faulty(world: "World") -> None:
+def _device_sick(world: "World") -> None:
     """Alerts may come again; a worker may die of what will not pass, before or after it is told."""
     agent = _some_agent(world)
     if agent is None or agent.frozen:
@@ -526,7 +526,7 @@ def _image_updates(world: "World") -> None:
 FAULTS: dict[str, Callable[["World"], None]] = {
     "worker_kills": _worker_kills,
     "rank_hangs": _rank_hangs,
-    "device_faulty": _device_faulty,
+    "device_sick": _device_sick,
     "bad_numbers": _bad_numbers,
     "node_deaths": _node_deaths,
     "spare_deaths": _spare_deaths,

@@ -40,7 +40,7 @@ RATES: dict[str, tuple[float, float]] = {
     "controller_cuts": (1, 20),  # it cannot reach agents on other machines
     "controller_isolations": (1, 20),  # neither of both
     "rank_hangs": (2, 60),  # a worker stops moving and does not die
-    "device_faulty": (2, 60),  # a GPU, disk or link has a fault, an alert, or is only slow
+    "device_sick": (2, 60),  # a GPU, disk or link has a fault, an alert, or is only slow
     "machine_losses": (1, 20),  # its machine dies, and the node that is there
     "stragglers": (0.5, 4),  # a node or one of its ranks is a few times as slow for a while
     "bit_flips": (0.5, 4),  # a rank has other parameters than all others from some step on
@@ -90,7 +90,7 @@ CLUSTER = {
 """The same, by dice of their own, in worlds that are clusters."""
 HANGS = {kind: RATES[kind] for kind in ("rank_hangs",)}
 """The same; hangs are looked for where there are any."""
-DEVICES = {kind: RATES[kind] for kind in ("device_faulty",)}
+DEVICES = {kind: RATES[kind] for kind in ("device_sick",)}
 """The same, by dice of their own."""
 STRAGGLERS = {kind: RATES[kind] for kind in ("stragglers",)}
 FLIPS = {kind: RATES[kind] for kind in ("bit_flips",)}
