@@ -146,7 +146,7 @@ def stop_abandoned(folder: Path, by: str, *, force: bool = False) -> Abandoned:
     """
     with contextlib.ExitStack() as held:
         unwritable = _locked_if_possible(folder, held)
-        unreached, nodes = "", ()
+        unreached, nodes = "", tuple[str, ...]()
         try:
             engine = held.enter_context(engines.opened(folder))
         except Error as error:
