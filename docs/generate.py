@@ -433,7 +433,7 @@ end in `_s`.
 | `nodes` | list of `machine`, `owner`, `reason`, `expires`, `expired` |
 | `nodes --lift` | `lifted` |
 | `logs` (one object a line) | `attempt` (null on Kubernetes), `rank`, `line` |
-| `stop` | `job`, `asked`, `killed_count` |
+| `stop` | `job`, `asked`, `killed_count`, `unreached` (why nodes may still run, or null) |
 | `validate` | `valid`, `job` |
 | `lint` | `error_count`, `warning_count`, `findings` [{", ".join(f"`{k}`" for k in FINDING)}] |
 | `simulate SCENARIO` | `Answer` |

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Literal
 
 DeviceKind = Literal["cuda", "rocm", "xpu", "tpu", "cpu"]
-DeviceWish = Literal["auto", "cuda", "rocm", "xpu", "tpu", "cpu"]
+DeviceRequest = Literal["auto", "cuda", "rocm", "xpu", "tpu", "cpu"]
 VARIABLE = "HOLDFAST_DEVICE"
 _HIDDEN = ("", "-1")
 _RENDER_MINOR = re.compile(r"^drm_render_minor ([1-9]\d*)$", re.MULTILINE)
@@ -108,7 +108,7 @@ def present(kind: DeviceKind, root: Path = Path("/")) -> int:
             return 0
 
 
-def count(wish: DeviceWish, environ: Mapping[str, str], root: Path = Path("/")) -> int:
+def count(wish: DeviceRequest, environ: Mapping[str, str], root: Path = Path("/")) -> int:
     """Devices that a worker could use: those that a variable names (up to the first that is none,
     as CUDA and HIP read it), else those that are present.
     `auto`: of the first kind, in the order of the table, of which there are any."""
@@ -130,7 +130,7 @@ def found(environ: Mapping[str, str], root: Path = Path("/")) -> DeviceTraits:
     return DEVICES[next(kinds, "cpu")]
 
 
-def variables(wish: DeviceWish, framework: str) -> dict[str, str]:
+def variables(wish: DeviceRequest, framework: str) -> dict[str, str]:
     """What workers find in their environment where the job names a kind."""
     if wish == "auto":
         return {}

@@ -142,12 +142,13 @@ class ControllerResumed(Event, frozen=True, kw_only=True):
     """A new controller process has replayed the journal and goes on.
 
     `existing` names the nodes the driver found alive. `term` is that of every line until the next
-    one goes on, `obeyed` the newest attempt that an agent was told to start or stop, where asked.
+    one goes on, `obeyed` the newest attempt that an agent was told to start or stop, where known.
     """
 
     existing: tuple[str, ...]
     term: int = 0
     obeyed: int = 0
+    diverged: str = ""  # where this version has decided otherwise than the journal says
 
 
 Beginning = JobSubmitted | ControllerResumed  # what every controller hears first
@@ -181,8 +182,7 @@ class NodesMet(Event, frozen=True, kw_only=True):
 class NodeReady(Event, frozen=True, kw_only=True):
     """The node can start workers at once; `store` is the fresh store it offers. `attempt` is the
     newest one that the job's durable checkpoints know, 0 for none: a job that begins a new journal
-    goes on counting there, or what it saves would not count.
-    """
+    goes on counting there, or what it saves would not count."""
 
     node: str
     store: Store
@@ -526,7 +526,7 @@ class UpdateRequested(Event, frozen=True, kw_only=True):
     when: When = "next-step"
     canary: bool = False  # one node prepares it before all others
     image: str = ""  # of the containers of its nodes; empty: it stays
-    back: bool = False  # to the version before; the keys above count for nothing
+    back: bool = False  # to the previous version; the keys above count for nothing
 
 
 class UpdatePrepared(Event, frozen=True, kw_only=True):

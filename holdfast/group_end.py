@@ -53,7 +53,7 @@ def leave_at_exit(backends: tuple[str, ...] = ()) -> None:
 
 
 def _wait_for_gloo() -> None:
-    """Until its threads sleep, and have done nothing since the look before."""
+    """Until its threads sleep, and have done nothing since the previous look."""
     end, before = time.monotonic() + LIMIT_S, list[str]()
     while time.monotonic() < end and (now := _gloo_threads()) != before:
         before = now if all("sleeping" in one for one in now) else []

@@ -47,7 +47,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Mark(NamedTuple):
     """A place in a journal, between two lines."""
 
-    seq: int  # of the line before; the header is line 0
+    seq: int  # of the previous line; the header is line 0
     offset: int  # in bytes
     checksum: int  # that of the line before
 
@@ -83,6 +83,8 @@ class Journal:
 
     def __init__(self, path: Path, end: Mark) -> None:
         self.seq = end.seq  # of the last entry
+        self.obeyed = 0  # attempts up to this one were ordered, or are void: see `replay`
+        self.diverged = ""  # and why
         self._path = path
         self._offset = end.offset  # bytes that are durable
         self._checksum = end.checksum  # of the last line

@@ -25,7 +25,7 @@ TracePath = Annotated[
 NodeLabel = Annotated[str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", max_length=253)]
 
 
-class ProfileWish(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Profile so many whole steps of these ranks, and of the `slowest` one."""
 
     id: ProfileId
@@ -150,7 +150,7 @@ class TracePart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str = ""
 
 
-class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
+class TracePartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`holdfast profile` of a job in a cluster: this part of a trace of the node with this name.
     `id` is another one for each time that it is asked."""
 
@@ -163,7 +163,7 @@ class AskProfile(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """`holdfast profile`: answered by `ProfileReply`, once all ranks have answered or were given
     up."""
 
-    wish: ProfileWish
+    wish: ProfileRequest
 
 
 class ProfileReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -2,8 +2,11 @@
 
 What was ordered took effect, so a version of Holdfast that decides otherwise about the same facts
 has another picture of the job than the world has. Nodes and workers do not suffer from it: the
-driver reports what exists, and the controller corrects. The number of the attempt and the end of
-the job are in the journal alone; where these differ, nothing is driven on.
+driver reports what exists, and the controller corrects. Where this version would have ordered
+another attempt, or stopped it elsewhere, the attempts that were ordered are stopped, and the next
+number is given, as where lines of the journal were lost. The end of the job is in the journal
+alone: one that was ordered holds, and where only this version would have ended the job, nothing is
+driven on.
 
 Whoever only reads is shown what precedes damage, and `troubles` for the rest of the story.
 """
@@ -17,8 +20,9 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import journal, lines
-from holdfast.actions import AnyAction, EndJob, Entry, Outcome, StartAttempt
+from holdfast.actions import AnyAction, EndJob, Entry, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import Controller, Limits, State
+from holdfast.controller.attempts import end_as_recorded
 from holdfast.errors import Error
 from holdfast.files import sync_folder, write_durable
 from holdfast.journal import Journal, Mark, Saved
@@ -41,19 +45,24 @@ class Divergence(NamedTuple):
 
 
 class _Fate(NamedTuple):
-    """What no fact will correct: the newest attempt that was ordered, and the job's end."""
+    """What no fact will correct: the newest attempt that was ordered, whether it was ordered to
+    stop, and the job's end."""
 
-    attempt: int | None = None
+    attempt: int = 0
+    stops: bool = False
     outcome: Outcome | None = None
 
     def after(self, actions: Iterable[AnyAction]) -> "_Fate":
-        attempt, outcome = self
+        attempt, stops, outcome = self
         for action in actions:
-            if isinstance(action, StartAttempt):
-                attempt = action.attempt
-            elif isinstance(action, EndJob):
-                outcome = action.outcome
-        return _Fate(attempt, outcome)
+            match action:
+                case StartAttempt():
+                    attempt, stops = action.attempt, False
+                case StopAttempt():
+                    attempt, stops = action.attempt, True
+                case EndJob():
+                    outcome = action.outcome
+        return _Fate(attempt, stops, outcome)
 
 
 class _Course:
@@ -69,9 +78,15 @@ class _Course:
         for entry, _ in journal.read(path, after):
             self._hear(path, entry)
 
-    def same_fate(self) -> bool:
-        """Whether the attempt and the end are those that were ordered."""
-        return self._recorded == self._decided
+    def ended_early(self) -> bool:
+        """Whether this version would have ended the job, which goes on."""
+        return self._decided.outcome is not None and self._recorded.outcome is None
+
+    def obeyed(self) -> int:
+        """Up to which attempt nothing that is known here may be relied on; 0: all may."""
+        if self._recorded == self._decided or self.controller.state.ended:
+            return 0
+        return max(self._recorded.attempt, self.controller.state.attempt + 1)
 
     def _hear(self, path: Path, entry: Entry) -> None:
         try:
@@ -81,6 +96,9 @@ class _Course:
             raise _diverges(path, f"this version cannot replay entry {entry.seq}: {why}") from error
         self._recorded = self._recorded.after(entry.actions)
         self._decided = self._decided.after(decided)
+        for order in entry.actions:
+            if isinstance(order, EndJob) and self.controller.state.outcome != order.outcome:
+                end_as_recorded(self.controller.state, order)
         if self.divergence is None and not _alike(decided, entry.actions):
             self.divergence = Divergence(entry.seq, entry.actions, decided)
 
@@ -107,7 +125,7 @@ def replay(
     course = _Course(limits, saved)
     course.hear(path, saved.mark if saved is not None else None)
     if course.divergence is not None:
-        if not course.same_fate():
+        if course.ended_early():
             raise _diverges(path, str(course.divergence))
         say(f"{path}: {course.divergence}; the job continues from what its nodes report")
     torn = path.stat().st_size - end.offset
@@ -116,7 +134,10 @@ def replay(
             f"{path}: the last line is incomplete; {torn} bytes were truncated, their orders were "
             "never executed"
         )
-    return course.controller, Journal(path, end)
+    book = Journal(path, end)
+    book.obeyed = course.obeyed()
+    book.diverged = f"after an upgrade of Holdfast: {course.divergence}" if book.obeyed else ""
+    return course.controller, book
 
 
 def read_state(path: Path, limits: Limits) -> State:

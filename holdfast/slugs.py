@@ -84,9 +84,10 @@ SLUGS: dict[str, Slug] = {
     ),
     "journal-diverges": Slug(
         ExitStatus.PLATFORM,
-        "Replaying the journal with this version of Holdfast leads to a different attempt, or a "
-        "different end of the job, than was recorded. Resuming would use an attempt number "
-        "twice. The version that wrote the journal can resume the job.",
+        "Replaying the journal with this version of Holdfast leads to a different state of the job "
+        "than was recorded. It is refused where this version cannot follow the journal at all, or "
+        "would have ended the job, which continued. The version that wrote the journal can resume "
+        "the job.",
     ),
     "controller-version": Slug(
         ExitStatus.PLATFORM,
@@ -429,7 +430,9 @@ SLUGS: dict[str, Slug] = {
     "ray-unreachable": Slug(
         ExitStatus.PLATFORM,
         "`--on ray` runs on a machine that belongs to a Ray cluster: the head, a worker, or the "
-        "container of `ray job submit`. No such cluster answers here, or not at `ray.address`.",
+        "container of `ray job submit`. No such cluster answers here, or not at `ray.address`. "
+        "`holdfast stop --force` ends a job whose cluster is gone for good in its record: its "
+        "journal, logs and checkpoints stay, and `holdfast run --replace` may take its name.",
     ),
     "engine-missing": Slug(
         ExitStatus.USAGE,

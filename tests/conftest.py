@@ -57,7 +57,13 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Just before the processes of `-n` are started."""
+    forked_workers.require_paths(config)
     forked_workers.prepare(config)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """All tests have been run, or none."""
+    forked_workers.say_if_nothing_ran(session.config, exitstatus)
 
 
 def pytest_collection_finish() -> None:

@@ -131,10 +131,30 @@ def _rewrite(config: pytest.Config) -> None:
         os.waitpid(pid, 0)
 
 
+def require_paths(config: pytest.Config) -> None:
+    """What pytest refuses, its processes of `-n` run nothing for, without a word. Raises
+    `UsageError`."""
+    for word in config.args if not config.option.pyargs else ():
+        if not _path_of(config, word).exists():
+            raise pytest.UsageError(f"file or directory not found: {word}")
+
+
+def say_if_nothing_ran(config: pytest.Config, exitstatus: int) -> None:
+    """The processes of `-n` also say nothing of a test that does not exist in a file that does, and
+    two `-q`, of which ours is one, leave out that nothing was collected."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and config.option.numprocesses:
+        words = " ".join(config.args)
+        print(f"ERROR: no test was run: nothing was collected from {words}", file=sys.stderr)
+
+
+def _path_of(config: pytest.Config, word: str) -> Path:
+    return config.invocation_params.dir / word.partition("::")[0]
+
+
 def _files(config: pytest.Config) -> Iterator[Path]:
     """The tests that are asked for; what is no path is left to pytest."""
     for word in config.args:
-        path = config.invocation_params.dir / word.partition("::")[0]
+        path = _path_of(config, word)
         yield from path.rglob("test_*.py") if path.is_dir() else [path] if path.is_file() else []
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast import devices
-from holdfast.devices import DEVICES, DeviceKind, DeviceWish
+from holdfast.devices import DEVICES, DeviceKind, DeviceRequest
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
@@ -75,7 +75,7 @@ def test_each_kind_is_found_by_its_own_files(
     ],
 )
 def test_the_variable_of_a_kind_chooses_among_its_devices(
-    kind: DeviceWish, files: dict[str, str], variable: str, tmp_path: Path
+    kind: DeviceRequest, files: dict[str, str], variable: str, tmp_path: Path
 ) -> None:
     root = machine(tmp_path, files)
     for wish in ("auto", kind):

@@ -1,6 +1,7 @@
 """What the processes of `pytest -n` are spared."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,8 @@ from typing import cast
 import pytest
 import typer
 
-from tests.forked_workers import _files, import_tests
+from tests.forked_workers import _files, import_tests, say_if_nothing_ran
+from tests.tidy.source import ROOT
 
 
 def test_what_is_no_path_is_left_to_pytest(tmp_path: Path) -> None:
@@ -20,6 +22,29 @@ def test_what_is_no_path_is_left_to_pytest(tmp_path: Path) -> None:
     config = SimpleNamespace(args=words, invocation_params=SimpleNamespace(dir=tmp_path))
     found = _files(cast("pytest.Config", config))
     assert [path.name for path in found] == ["test_a.py", "test_b.py"]
+
+
+def test_a_path_that_does_not_exist_is_an_error_with_n_too() -> None:
+    """It was a run of nothing, without a word, that looked like success."""
+    words = ["-p", "no:cacheprovider", "-n", "1", "tests/no_such.py", __file__]
+    run = [sys.executable, "-m", "pytest", *words]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "ERROR: file or directory not found: tests/no_such.py" in done.stderr, done.stdout
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("status", "processes", "told"), [(5, 2, True), (0, 2, False), (5, None, False)]
+)
+def test_a_run_with_n_in_which_nothing_was_collected_says_so(
+    status: int, processes: int | None, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `-n` pytest does."""
+    words = ["test_b.py::no_such"]
+    config = SimpleNamespace(args=words, option=SimpleNamespace(numprocesses=processes))
+    say_if_nothing_ran(cast("pytest.Config", config), status)
+    said = "ERROR: no test was run: nothing was collected from test_b.py::no_such\n"
+    assert capsys.readouterr().err == (said if told else "")
 
 
 def test_tests_are_imported_ahead_but_for_those_of_which_that_cannot_be_done(

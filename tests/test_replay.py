@@ -8,10 +8,14 @@ import msgspec
 import pytest
 
 from holdfast import journal, lines
+from holdfast.actions import EndJob, Outcome, StopAttempt
 from holdfast.controller import Limits
 from holdfast.errors import Error
+from holdfast.events import AttemptStopped, ControllerResumed
 from holdfast.replay import compare, read_state, replay, troubles, until_damage
 from tests.test_journal import EVENTS, LIMITS, encoded, write
+
+STARTED = EVENTS[:3]  # an attempt
 
 
 def old_journal(path: Path) -> bytes:
@@ -107,15 +111,80 @@ def test_another_decision_about_nodes_is_told_and_the_job_goes_on(tmp_path: Path
     assert trouble.slug == "journal-diverges" and "Holdfast 0" in trouble.help
 
 
-def test_a_journal_of_another_attempt_than_would_be_ordered_is_not_driven_on(
+def test_another_attempt_than_would_be_ordered_is_stopped_and_its_number_not_given_again(
     tmp_path: Path,
 ) -> None:
-    """Its number would be given twice."""
     path = tmp_path / "journal.jsonl"
-    write(path, EVENTS)
+    write(path, STARTED)
+    controller, book = replay(path, Limits(node_count=2), lambda _: None)
+    book.close()
+    assert (controller.state.attempt, book.obeyed) == (0, 1)
+    assert "AskNodes 2, the journal has AskNodes 1" in book.diverged
+    nodes = tuple(controller.state.nodes)
+    event = ControllerResumed(existing=nodes, obeyed=book.obeyed, diverged=book.diverged)
+    actions = controller.handle(event, 9.0)
+    assert [one.attempt for one in actions if isinstance(one, StopAttempt)] == [1]
+    assert "after an upgrade of Holdfast" in controller.state.incidents[-1].summary
+    controller.handle(AttemptStopped(attempt=1, store=None), 10.0)
+    assert controller.state.attempt == 1, "the next one is 2"
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_an_attempt_that_is_stopped_in_one_of_both_accounts_only_is_stopped(
+    tmp_path: Path, stops: bool
+) -> None:
+    """A node that was told to stop an attempt would be told to start it again."""
+
+    def other(document: dict[str, Any]) -> None:
+        if stops and any(one["type"] == "StartAttempt" for one in document["actions"]):
+            stop = StopAttempt(attempt=1, grace_s=1.0, reason="x")
+            document["actions"] += [msgspec.to_builtins(stop)]
+        elif not stops:
+            document["actions"] = [
+                one for one in document["actions"] if one["type"] != "StopAttempt"
+            ]
+
+    path = tmp_path / "journal.jsonl"
+    write(path, STARTED if stops else EVENTS)
+    rewritten(path, other)
+    controller, book = replay(path, LIMITS, lambda _: None)
+    book.close()
+    assert book.obeyed == controller.state.attempt + 1 == 2
+    event = ControllerResumed(existing=tuple(controller.state.nodes), obeyed=book.obeyed)
+    stopped = [one for one in controller.handle(event, 99.0) if isinstance(one, StopAttempt)]
+    assert [one.attempt for one in stopped] == [2], "and with it all that came before"
+
+
+def test_a_job_that_has_ended_stays_ended_as_the_journal_says(tmp_path: Path) -> None:
+    """This version would have waited."""
+
+    def ended(document: dict[str, Any]) -> None:
+        end = EndJob(outcome=Outcome.GAVE_UP, reason="no nodes")
+        if document["seq"] == len(STARTED):
+            document["actions"] = [msgspec.to_builtins(end)]
+
+    path = tmp_path / "journal.jsonl"
+    write(path, STARTED)
+    rewritten(path, ended)
+    state = read_state(path, LIMITS)
+    assert (state.outcome, state.why, state.phase) == ("gave_up", "no nodes", "gave_up")
+    controller, book = replay(path, LIMITS, lambda _: None)
+    book.close()
+    assert encoded(controller) == msgspec.json.encode(state) and book.obeyed == 0
+
+
+def test_a_job_that_only_this_version_would_have_ended_is_not_driven_on(tmp_path: Path) -> None:
+    """For its controller it would be over."""
+
+    def goes_on(document: dict[str, Any]) -> None:
+        document["actions"] = [one for one in document["actions"] if one["type"] != "EndJob"]
+
+    path = tmp_path / "journal.jsonl"
+    write(path, [EVENTS[0], EVENTS[-1]])
+    rewritten(path, goes_on)
     content = path.read_bytes()
-    with pytest.raises(Error, match=r"entry 1 .* AskNodes 2, the journal has AskNodes 1") as raised:
-        replay(path, Limits(node_count=2))
+    with pytest.raises(Error, match="decides EndJob stopped, the journal has nothing") as raised:
+        replay(path, LIMITS)
     assert raised.value.slug == "journal-diverges"
     assert path.read_bytes() == content
 

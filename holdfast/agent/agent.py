@@ -28,6 +28,7 @@ from holdfast.agent.controller_connection import ControllerConnection, Order, Re
 from holdfast.agent.datasets import handle as datasets
 from holdfast.agent.evidence import evidence_of
 from holdfast.agent.health.find import find, root_of
+from holdfast.agent.health.ports import TakenPorts
 from holdfast.agent.health.traffic import TrafficMeter
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.job_versions import JobVersions
@@ -45,7 +46,7 @@ from holdfast.agent.profile_taking import ProfileTaking
 from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.reach import reach
 from holdfast.agent.ready_versions import ReadyVersions
-from holdfast.agent.rendezvous_stores import RendezvousStores, say_if_taken
+from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
 from holdfast.agent.standing_by import StandingBy
@@ -113,7 +114,8 @@ class Agent:
         )
         instrumented = is_instrumented(environment.program_of(job))
         versions = JobVersions(job, me.folder / bundles.FOLDER, instrumented=instrumented)
-        processes = self._make_processes(environ, options, versions)
+        taken = TakenPorts()
+        processes = self._make_processes(environ, options, versions, taken)
         arenas = [Arena(fd) for fd in processes.workers.arenas]
         storage_pages = [StoragePage(fd) for fd in processes.workers.storage_pages]
         end, tiers = NodeEnd(options.let_go, options.broken), bool(self._places)
@@ -128,7 +130,7 @@ class Agent:
             code=CodeDelivery(me.folder / bundles.FOLDER, self._controller.answer),
             controller=self._controller,
             watch=ProgressWatch(me.node, metrics, self._controller, processes.workers.arenas),
-            health=self._make_health(environ),
+            health=self._make_health(environ, taken),
             processes=processes,
             ready=ReadyVersions(processes),
             offer=offer,
@@ -145,21 +147,25 @@ class Agent:
         self._repetition = StepRepetition(self._parts)
         self._profiles = ProfileTaking(self._parts, self._attempts, me.name, me.folder)
 
-    def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
+    def _make_health(self, environ: Mapping[str, str], taken: TakenPorts) -> HealthWatch:
         own = [place.where for place in self._places if place.own]
         shared = [place.where for place in self._places if not place.own]
         found = find(root_of(environ, self._me.name), [str(self._me.folder), *own], shared)
-        return HealthWatch(self._me.node, found.present, self._controller.fact)
+        return HealthWatch(self._me.node, [*found.present, taken], self._controller.fact)
 
     def _make_processes(
-        self, environ: Mapping[str, str], options: AgentOptions, versions: JobVersions
+        self,
+        environ: Mapping[str, str],
+        options: AgentOptions,
+        versions: JobVersions,
+        taken: TakenPorts,
     ) -> NodeProcesses:
         me, job, ids = self._me, self._job, itertools.count(1)
         count = environment.worker_count(job, environ)
         workers = self._make_workers(count, options, ids, versions.instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         address, wanted = _address_of(me.address, listener), (options.storage_port,)
-        say_if_taken(me.address, wanted, listener.getsockname()[1], "storage")
+        taken.used(me.address, wanted, listener.getsockname()[1], "storage")
         owner = owner_of(key_of((me.folder / "token").read_text().strip()))
         told = places.variables(job, self._places, address, owner)
         compiled = None
@@ -186,7 +192,8 @@ class Agent:
         )
         storage = StorageHandle(setup, env, self._on_storage_news, address)
         self._compiled = CompiledHandle(compiled, address, storage, self._controller)
-        stores = RendezvousStores(me.address, job.uses_torch, ids.__next__, options.store_ports)
+        ports = options.store_ports
+        stores = RendezvousStores(me.address, job.uses_torch, ids.__next__, taken, ports)
         program, preload = versions.program(FIRST), environment.preload_of(job)
         found = NodeProcesses(workers, env, program, preload, storage, stores)
         cache = me.folder.parents[1] / "datasets"

@@ -9,11 +9,12 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from holdfast.agent import fork_protocol
 from holdfast.agent.child import listen
 from holdfast.agent.forkserver_handle import ForkserverHandle
+from holdfast.agent.health.ports import TakenPorts
 from holdfast.agent.notes import note
 from holdfast.events import STORE_DIED_BEFORE, Store
 
@@ -24,9 +25,15 @@ class RendezvousStores:
     """At most one fresh store, one in use and one for a repeated step."""
 
     def __init__(
-        self, address: str, hosted: bool, new_id: Callable[[], int], ports: tuple[int, ...] = ()
+        self,
+        address: str,
+        hosted: bool,
+        new_id: Callable[[], int],
+        taken: TakenPorts,
+        ports: tuple[int, ...] = (),
     ) -> None:
         self._address = address
+        self._taken = taken
         self._ports = deque(ports)  # those to be tried first come first
         self._hosted = hosted
         self._new_id = new_id
@@ -77,7 +84,7 @@ class RendezvousStores:
     def _next_ports(self) -> tuple[int, ...]:
         """Where to listen, another port each time: whoever still dials the last store finds none.
 
-        When all are taken, any port is better than no store, and `_offer` says so.
+        When all are taken, any port is better than no store, and `_offer` tells.
         """
         self._ports.rotate(-1)
         return (*self._ports, 0)
@@ -93,7 +100,7 @@ class RendezvousStores:
         self._offer(reserve(self._address, self._next_ports()))
 
     def _offer(self, store: Store) -> None:
-        say_if_taken(self._address, sorted(self._ports), store.port, "stores")
+        self._taken.used(self._address, sorted(self._ports), store.port, "stores")
         self.fresh = store
         self.on_fresh(store)
 
@@ -176,19 +183,6 @@ async def _told(report: int) -> bytes:
     finally:
         loop.remove_reader(report)
         os.close(report)
-
-
-def say_if_taken(address: str, ports: Sequence[int], port: int, key: str) -> None:
-    """Note that none of the `ports` under this key of `network.ports` was free, if it is so: a
-    firewall may let no other through."""
-    if not any(ports) or port in ports:
-        return
-    many = f"ports {ports[0]} to {ports[-1]} of {address} are"
-    taken = many if len(ports) > 1 else f"port {ports[0]} of {address} is"
-    note(
-        f"agent: {taken} taken (network.ports.{key}): port {port} is used instead; other nodes "
-        "must be able to reach it. `ss -ltnp` on this machine shows who listens there"
-    )
 
 
 def reserve(address: str, ports: tuple[int, ...] = (0,)) -> Store:

@@ -21,7 +21,7 @@ from holdfast.errors import Error
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.api import Api
-    from holdfast.profiles import ProfileReply, ProfileWish, RankProfile
+    from holdfast.profiles import ProfileReply, ProfileRequest, RankProfile
     from holdfast.spec import Job
 
 SLOWEST = "slowest"
@@ -100,10 +100,10 @@ def profile(
         raise failed
 
 
-def _wish(steps: int, ranks: str) -> "ProfileWish":
+def _wish(steps: int, ranks: str) -> "ProfileRequest":
     import secrets
 
-    from holdfast.profiles import RANKS_MAX, STEPS_MAX, ProfileWish
+    from holdfast.profiles import RANKS_MAX, STEPS_MAX, ProfileRequest
 
     words = [word.strip() for word in ranks.split(",")]
     numbers = tuple(int(word) for word in words if re.fullmatch("[0-9]{1,7}", word))
@@ -113,7 +113,7 @@ def _wish(steps: int, ranks: str) -> "ProfileWish":
         raise _usage(f"--ranks {ranks}", f"at most {RANKS_MAX} ranks can be profiled at once")
     if not 1 <= steps <= STEPS_MAX:
         raise _usage(f"--steps {steps}", f"1 to {STEPS_MAX} steps can be profiled at once")
-    return ProfileWish(
+    return ProfileRequest(
         id=secrets.token_hex(8), steps=steps, ranks=numbers, slowest=SLOWEST in words
     )
 
@@ -147,7 +147,7 @@ def _require_place(output: Path) -> None:
 
 
 def _ask(
-    wish: "ProfileWish", name: str | None, reach: Reach | None, traces: _Traces
+    wish: "ProfileRequest", name: str | None, reach: Reach | None, traces: _Traces
 ) -> "Answered[ProfileReply]":
     def here(folder: Path) -> "ProfileReply":
         from holdfast.drivers import client
@@ -185,7 +185,7 @@ def _require_any(told: "Answered[ProfileReply]") -> None:
 
 
 def _merged(
-    told: "Answered[ProfileReply]", wish: "ProfileWish", traces: _Traces
+    told: "Answered[ProfileReply]", wish: "ProfileRequest", traces: _Traces
 ) -> Path | Error | None:
     """The file with all traces, or why it cannot be written: the figures are told all the same."""
     from holdfast.cli.locate import job_folder

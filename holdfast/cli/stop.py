@@ -14,6 +14,7 @@ from holdfast.cli.output import AsJson, JobName, count, json_result, result, tal
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
+    from holdfast.drivers.local import Abandoned
     from holdfast.spec import Job
 
 POLL_S = 0.1
@@ -24,6 +25,14 @@ def stop(
     name: JobName = None,
     now: Annotated[bool, typer.Option("--now", help="Immediately, without grace period.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until no process of the job is running.")] = True,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="End the job's record even if its Ray cluster is gone: nodes that still run there "
+            "are not stopped.",
+        ),
+    ] = False,
     on: On = Where.LOCAL,
     context: Context = None,
     namespace: Namespace = None,
@@ -32,21 +41,36 @@ def stop(
     """Stop a job, or a sweep with all its trials."""
     reach = reached(on, context, namespace)
     if reach is not None:
+        if force:
+            raise _for_ray(name or "NAME")
         _remote(reach, name, now, wait, as_json)
         return
     if name is not None and (sweep := _sweep(name)) is not None:
-        _stop_sweep(sweep, as_json)
+        _stop_sweep(sweep, force, as_json)
         return
     folder = job_folder(name)
     outcome = _outcome(folder)
-    killed = stop_job(folder, now)
-    while killed is None and wait and not _stopped(folder):
-        killed = stop_job(folder, now)
-    asked = killed is None
+    ended = stop_job(folder, now, force)
+    while ended is None and wait and not _stopped(folder):
+        ended = stop_job(folder, now, force)
+    asked, killed = ended is None, ended.killed if ended else 0
+    unreached = ended.unreached if ended else ""
     if as_json:
-        json_result({"job": folder.name, "asked": asked, "killed_count": killed or 0})
+        _answer(folder.name, asked=asked, killed=killed, unreached=unreached)
+    elif unreached:
+        result(f"{folder.name} is recorded as stopped; whether its nodes still run is not known")
+        talk(f"not reached: {unreached}")
     else:
-        result(_told(folder.name, asked=asked, waited=wait, killed=killed or 0, outcome=outcome))
+        result(_told(folder.name, asked=asked, waited=wait, killed=killed, outcome=outcome))
+
+
+def _for_ray(name: str) -> Error:
+    return Error(
+        "usage",
+        "--force applies to jobs on Ray only",
+        why="a job in a cluster without a running controller is deleted, not stopped",
+        help=f"holdfast delete --force {name} --on kubernetes",
+    )
 
 
 def _outcome(folder: Path) -> str | None:
@@ -58,14 +82,15 @@ def _outcome(folder: Path) -> str | None:
     return None
 
 
-def stop_job(folder: Path, now: bool) -> int | None:
-    """Ask the job's controller to stop it, or do it if there is none: then the number of processes
-    that were killed. One that has just taken the job over is asked."""
+def stop_job(folder: Path, now: bool, force: bool = False) -> "Abandoned | None":
+    """Ask the job's controller to stop it, or do it if there is none: then what that came to. One
+    that has just taken the job over is asked."""
     from holdfast.drivers.local import stop_abandoned
 
+    by = "holdfast stop --force" if force else "holdfast stop"
     while not ask_to_stop(folder, now):
         try:
-            return stop_abandoned(folder, "holdfast stop")
+            return stop_abandoned(folder, by, force=force)
         except Error as error:
             if error.slug != "job-running":
                 raise
@@ -79,12 +104,12 @@ def _sweep(name: str) -> "Job | None":
     return None if records.job_dir(name).exists() else sweeps.found(name)
 
 
-def _stop_sweep(job: "Job", as_json: bool) -> None:
+def _stop_sweep(job: "Job", force: bool, as_json: bool) -> None:
     from holdfast.cli.sweep_run import stop_sweep
 
-    stopped = stop_sweep(job)
+    stopped = stop_sweep(job, force)
     if as_json:
-        json_result({"job": job.name, "asked": stopped > 0, "killed_count": 0})
+        _answer(job.name, asked=stopped > 0)
     else:
         result(f"{job.name} has stopped; {count(stopped, 'trial was', 'trials were')} running")
 
@@ -106,7 +131,7 @@ def _remote(reach: Reach, name: str | None, now: bool, wait: bool, as_json: bool
             talk(f"asked {job} to stop; waiting until it has (Ctrl-C only stops waiting)")
             seen = session.do(until_ended(cluster, job, words))
     if as_json:
-        json_result({"job": job, "asked": asked, "killed_count": 0})
+        _answer(job, asked=asked)
         return
     result(_told(job, asked=asked, waited=seen.outcome is not None, killed=0))
     if seen.outcome is None and not seen.kept:
@@ -161,6 +186,11 @@ def _stopped(folder: Path) -> bool:
         return True
     except (Error, OSError):
         return False
+
+
+def _answer(job: str, *, asked: bool, killed: int = 0, unreached: str = "") -> None:
+    told = {"job": job, "asked": asked, "killed_count": killed, "unreached": unreached or None}
+    json_result(told)
 
 
 def _told(job: str, *, asked: bool, waited: bool, killed: int, outcome: str | None = None) -> str:

@@ -152,11 +152,11 @@ class _TrialStarter:
         self._over.add(one.number)
 
 
-def stop_trials(trials: list[SweepTrial]) -> int:
+def stop_trials(trials: list[SweepTrial], force: bool = False) -> int:
     """Stop every trial that runs, or whose controller has died, and wait until all have; how
-    many."""
+    many. `force`: also in the record of one whose Ray cluster is gone."""
     folders = [records.job_dir(one.job.name) for one in trials if _is_open(one.job.name)]
-    asked = [folder for folder in folders if stop_job(folder, now=False) is None]
+    asked = [folder for folder in folders if stop_job(folder, False, force) is None]
     if asked:
         talk(f"asked {count(len(asked), 'trial', 'trials')} to stop; waiting until they have")
     for folder in asked:
@@ -173,10 +173,10 @@ def _is_open(name: str) -> bool:
         return True
 
 
-def stop_sweep(job: Job) -> int:
+def stop_sweep(job: Job, force: bool = False) -> int:
     """End a sweep, whether its command lives or not; how many trials ran."""
     (sweeps.sweep_dir(job.name) / "stop").touch()
-    return stop_trials(trials_of(job))
+    return stop_trials(trials_of(job), force)
 
 
 def places(job: Job) -> list[str]:

@@ -77,7 +77,7 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Continue with other code, arguments or another image, without losing a step."""
-    _require_one_wish(code, sets or [], image, rollback=rollback)
+    _require_one_change(code, sets or [], image, rollback=rollback)
     wish = _Wish(code, parsed(sets or []), image or "", when, canary, rollback)
     reach = reached(on, context, namespace)
     if image is not None and reach is None:
@@ -155,7 +155,7 @@ def _remote(reach: Reach, name: str, wish: _Wish) -> "tuple[str, UpdateStatus | 
         return name, _prepared(name, order.id, seen_now, LOOK_FAR_S, on)
 
 
-def _require_one_wish(
+def _require_one_change(
     code: Path | None, sets: list[str], image: str | None, *, rollback: bool
 ) -> None:
     given = bool(code is not None or sets or image is not None)

@@ -146,15 +146,15 @@ def stop_again(state: State) -> StopAttempt:
     return StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)
 
 
-def overtaken(state: State, attempt: int) -> list[AnyAction]:
-    """The lines that ordered the attempts up to this one are lost: stop whatever is left of them.
-    The order that is known is none any more."""
+def overtaken(state: State, attempt: int, diverged: str = "") -> list[AnyAction]:
+    """The lines that ordered the attempts up to this one are lost, or this version has `diverged`
+    from them: stop whatever is left of them. The order that is known is none any more."""
     lost = attempt - state.attempt
     state.earlier_attempts += lost
     state.attempt, state.start, state.stopped = attempt, None, False
     state.deaths, state.finished, state.stopped_for = [], set(), None
     nodes.void_stores(state)
-    why = f"orders up to attempt {attempt} were lost with a controller"
+    why = diverged or f"orders up to attempt {attempt} were lost with a controller"
     if state.phase is Phase.CLOSING:
         return [StopAttempt(attempt=attempt, grace_s=0.0, reason=state.why)]
     incidents.open_for_lost_orders(state, why)
@@ -167,6 +167,17 @@ def overtaken(state: State, attempt: int) -> list[AnyAction]:
 def end(state: State, outcome: Outcome, why: str) -> list[AnyAction]:
     """The job is over."""
     state.move(FINAL[outcome], why)
+    _over(state, outcome, why)
+    return [EndJob(outcome=outcome, reason=why)]
+
+
+def end_as_recorded(state: State, order: EndJob) -> None:
+    """The journal says that the job has ended so, whatever this version would have decided."""
+    state.phase, state.why, state.stopped = FINAL[order.outcome], order.reason, True
+    _over(state, order.outcome, order.reason)
+
+
+def _over(state: State, outcome: Outcome, why: str) -> None:
     state.outcome, state.ended_at = outcome, state.now
     state.start_deadline = state.wait_deadline = state.sizing.shrink_deadline = None
     state.sizing.grow_deadline = state.updating.look_deadline = state.ask_at = None
@@ -175,7 +186,6 @@ def end(state: State, outcome: Outcome, why: str) -> list[AnyAction]:
     if outcome is Outcome.SUCCEEDED:
         incidents.close(state)
     incidents.note(state, "EndJob", why)
-    return [EndJob(outcome=outcome, reason=why)]
 
 
 def all_finished(state: State, node: Node) -> bool:

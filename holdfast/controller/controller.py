@@ -170,7 +170,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
         case ScaleRequested():
             return resizing.scaled(state, event)
         case UpdateRequested() | UpdatePrepared() | RepetitionRequested():
-            return _wished(state, event)
+            return _requested(state, event)
         case JobSubmitted():
             return _submitted(state, event)
         case HandedOver() | NodesMet() | ControllerResumed():
@@ -185,7 +185,7 @@ def _submitted(state: State, event: JobSubmitted) -> list[AnyAction]:
     return attempts.try_start(state)
 
 
-def _wished(
+def _requested(
     state: State, event: UpdateRequested | UpdatePrepared | RepetitionRequested
 ) -> list[AnyAction]:
     """People want something of a job that trains, and it goes on."""
@@ -551,7 +551,7 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
         Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())
     ]
     overtaken = event.obeyed > state.attempt and not state.ended
-    actions += attempts.overtaken(state, event.obeyed) if overtaken else []
+    actions += attempts.overtaken(state, event.obeyed, event.diverged) if overtaken else []
     phase = state.phase
     for node in sorted(state.nodes.keys() - alive):
         actions += _node_gone(state, node, "lost while the controller was down", 0.0)

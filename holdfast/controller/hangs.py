@@ -50,7 +50,7 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
 
 
 def comes_again(state: State) -> bool:
-    """Whether a script that reports no steps hangs after as many steps as in the attempt before,
+    """Whether a script that reports no steps hangs after as many steps as in the previous attempt,
     for the same rank or for all: it came no further, however long that took."""
     if state.instrumented or len(state.incidents) < 2:
         return False

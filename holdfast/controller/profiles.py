@@ -45,7 +45,7 @@ def _profiled(state: State, event: StepsProfiled) -> list[AnyAction]:
 
 
 def resumed(state: State) -> None:
-    """Who waited for the answer was the controller before this one."""
+    """Who waited for the answer was the previous controller."""
     step, state.profiling = state.profiling, 0
     if step and state.profiled is not None and state.profiled[0] == state.attempt:
         state.note(step, 0, "they could not be profiled: the controller was restarted")

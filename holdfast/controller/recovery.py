@@ -204,7 +204,7 @@ def _forget(state: State) -> None:
 
 def restored(state: State, step: int) -> None:
     """An attempt goes on after this step. Behind the furthest one that is progress as well, where
-    it is more than the attempt before went on after: a job that has lost what it had saved makes up
+    it is more than the previous attempt restored: a job that has lost what it had saved makes up
     for it. What is lost as often as restarts are allowed is no progress."""
     before, state.kept, state.restored = state.kept, step, step
     if before is not None and step < before:

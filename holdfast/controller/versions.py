@@ -1,7 +1,7 @@
 """Which version the next attempt runs: a newer one that is ready, or the one before.
 
 An update that is ready is used from the next attempt on, whatever that begins for. If the first
-steps after it fail in a way that new code can be blamed for, the version before comes back; that
+steps after it fail in a way that new code can be blamed for, the previous version comes back; that
 counts against no cap, because the failure came with the update, and each update has one.
 """
 

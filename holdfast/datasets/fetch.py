@@ -43,7 +43,7 @@ READ_ONLY, WRITABLE = 0o444, 0o644  # scripts of several jobs share the files
 _UNFINISHED = "unfinished"
 
 
-class DatasetWish(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A data set that a job wants on this machine."""
 
     name: str
@@ -86,7 +86,7 @@ def _closed_unless_used(fd: int) -> Iterator[None]:
 class Fetch:
     """One data set. `tell` hears what is being done, and whether it has come further."""
 
-    def __init__(self, wanted: DatasetWish, tell: Callable[[FetchNews], None]) -> None:
+    def __init__(self, wanted: DatasetRequest, tell: Callable[[FetchNews], None]) -> None:
         self._wanted, self._tell = wanted, tell
         self._identity = sources.identity(wanted.source)
         self._cache = Cache(Path(wanted.folder))

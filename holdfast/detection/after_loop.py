@@ -52,9 +52,9 @@ class AfterLoop:
 
     def is_due(self, now: float, exited: Set[int]) -> bool:
         """Whether those that are left are to be looked at."""
-        return now >= self._next and self.are_behind(exited)
+        return now >= self._next and self.have_left_loops(exited)
 
-    def are_behind(self, exited: Set[int]) -> bool:
+    def have_left_loops(self, exited: Set[int]) -> bool:
         """Whether all ranks have left their loops, and the script of one that is left goes on."""
         if len(self._left) + len(exited) < self._world_size:
             return False

@@ -145,6 +145,10 @@ RULES: dict[str, HealthRule] = {
     "clock-jump": HealthRule(
         HOLDS, 1, 0, WARN, "the clock was set by {text}", "check the time service: chronyc tracking"
     ),
+    "ports-taken": HealthRule(
+        HOLDS, 1, 0, WARN, "{text} ({device})",
+        "other nodes must be able to reach that port; `ss -ltnp` on the machine shows who listens",
+    ),
     "process-stuck": HealthRule(
         HOLDS, 5.5, 0, WARN, "{device} is blocked in the kernel (state D): {text}",
         "find what it waits for: storage or a driver that does not answer",

@@ -145,7 +145,7 @@ def _at_the_end(told: "_Told", looks: Sequence[SeenRank]) -> HangJudged:
     return msgspec.structs.replace(found, ended=True)
 
 
-def judge_behind(
+def judge_after_loop(
     suspicion: HangSuspected, groups: Sequence[StackGroup], missing: Sequence[str], *, long: bool
 ) -> HangJudged:
     """Of ranks that have all left their loops, where they may work for hours and wait for each

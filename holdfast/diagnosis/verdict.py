@@ -186,7 +186,8 @@ CAUSES: dict[str, KnownCause] = {
     "orders-lost": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
-        "A controller was lost with its newest orders; what they had started was stopped.",
+        "A controller was lost with its newest orders, or a new version of Holdfast would not have "
+        "given them; what they had started was stopped.",
     ),
     "resized": KnownCause(
         Weight.CAUSE,

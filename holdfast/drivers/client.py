@@ -26,7 +26,7 @@ from holdfast.messages import (
     StatusReply,
     ToClient,
 )
-from holdfast.profiles import AskProfile, ProfileReply, ProfileWish
+from holdfast.profiles import AskProfile, ProfileReply, ProfileRequest
 from holdfast.status import JobStatus
 
 TIMEOUT_S = 5.0
@@ -155,7 +155,7 @@ def checks(folder: Path) -> ChecksReply:
     return reply
 
 
-def profile(folder: Path, wish: ProfileWish) -> ProfileReply:
+def profile(folder: Path, wish: ProfileRequest) -> ProfileReply:
     """Have ranks of the job profiled. Raises `ConnectionError` if no controller answers."""
     reply = request(folder, AskProfile(wish=wish), PROFILE_S)
     assert isinstance(reply, ProfileReply)

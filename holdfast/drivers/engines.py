@@ -127,8 +127,20 @@ def opened(folder: Path) -> Iterator[NodeEngine]:
     except FileNotFoundError:
         yield Processes(folder)
         return
-    with ray_engine().connected(folder, ray.address) as engine:
+    with contextlib.ExitStack() as held:
+        try:
+            engine = held.enter_context(ray_engine().connected(folder, ray.address))
+        except Error as error:
+            if error.slug != "ray-unreachable":
+                raise
+            raise _for_a_job(folder, error) from error
         yield engine
+
+
+def _for_a_job(folder: Path, error: Error) -> Error:
+    """Its help also says how to end a job whose cluster will never answer again."""
+    forced = f"holdfast stop --force {folder.name}   (if that cluster is gone for good)"
+    return Error("ray-unreachable", error.what, why=error.why, help=f"{error.help}; or: {forced}")
 
 
 def ray_engine() -> Any:

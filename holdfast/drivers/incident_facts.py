@@ -44,6 +44,8 @@ from holdfast.status import TimedFact
 EACH_MAX = 8  # of one kind
 KEPT = 64  # newest incidents that keep theirs; the journal has all
 NAMED_MAX = 8
+PORTS_TAKEN = "ports-taken"
+MET = (Milestone.JOINED, Milestone.RESTORED, Milestone.STEPPED, Milestone.FIRST_STEP)
 ROUNDING_S = 0.001  # of times that are told as ages
 
 
@@ -58,6 +60,8 @@ class IncidentFacts:
         self._last: list[TimedFact] | None = None  # of the incident that is not over, or was last
         self._found: dict[int, list[TimedFact]] = {}  # by number of the incident
         self._count = 0  # incidents so far
+        self._taken: dict[tuple[str, str], str] = {}  # ports of nodes that others have, told
+        self._met = 0  # the newest attempt whose ranks have met
         self.wall = WallMarks()
 
     def passing(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -78,6 +82,7 @@ class IncidentFacts:
                 self._waiting = []
             elif isinstance(action, StopAttempt) and action.attempt > self._stopped:
                 self._stop(action.attempt, asked=isinstance(entry.event, StopRequested))
+                self._tell_of_ports(entry.at)
 
     def of(self, incident: IncidentRecord) -> tuple[TimedFact, ...]:
         """In order. What came before it began and was over then is none of its."""
@@ -94,6 +99,12 @@ class IncidentFacts:
         self._count += 1
         self._last = self._found[self._count] = self._waiting
         self._found.pop(self._count - KEPT, None)
+
+    def _tell_of_ports(self, at: float) -> None:
+        """Ranks that have not met may not have reached the port that is used instead of those."""
+        for (node, _), detail in self._taken.items() if self._met < self._stopped else ():
+            text = f"{self._names.get(node, node)}: {detail}; other nodes must be able to reach it"
+            _put(self._last, TimedFact(at=at, kind="port", text=text))
 
     def _add(self, at: float, kind: str, text: str, attempt: int | None = None) -> None:
         """Of this attempt, or of whatever there is now."""
@@ -118,6 +129,10 @@ class IncidentFacts:
                 self._names.pop(event.node, None)
             case NodesChecked() if event.attempt:
                 self._add(at, "checked", _checks(event, self._names), event.attempt)
+            case HealthChanged() if event.condition == PORTS_TAKEN:
+                self._taken.pop((event.node, event.device), None)
+                if event.severity is not Severity.OK:
+                    self._taken[event.node, event.device] = event.detail
             case HealthChanged() if event.severity in (Severity.ALERT, Severity.FATAL):
                 name = self._names.get(event.node, event.node)
                 self._add(at, "health", f"{name}: {event.detail}")
@@ -172,6 +187,8 @@ class IncidentFacts:
 
     def _reached(self, event: MilestoneReached, at: float) -> None:
         """By the attempt after the one that was stopped."""
+        if event.milestone in MET:
+            self._met = max(self._met, event.attempt)
         if event.attempt != self._attempt or self._attempt <= self._stopped:
             return
         who = f"attempt {event.attempt}"

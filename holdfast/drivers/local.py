@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,7 +26,7 @@ from holdfast.controller.nodes import missing
 from holdfast.controller.phases import Phase
 from holdfast.drivers import engines, records
 from holdfast.drivers.engines import NodeEngine, StartedAgent
-from holdfast.drivers.fencing import Fenced, require_gone, say_stuck
+from holdfast.drivers.fencing import Fenced, fence_job, require_gone, say_stuck
 from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.job_history import JobHistory
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
@@ -94,7 +95,8 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
             records.begin_again(job, folder, time.time())
             controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         begins = JobSubmitted(version=version)
-        event = ControllerResumed(existing=existing) if book.seq else begins
+        goes_on = ControllerResumed(existing=existing, obeyed=book.obeyed, diverged=book.diverged)
+        event = goes_on if book.seq else begins
         return _run(job, folder, (controller, book), engine, event, on_event)
 
 
@@ -125,35 +127,47 @@ def _require_same_protocol(folder: Path, living: AbstractSet[str]) -> None:
         )
 
 
-def stop_abandoned(folder: Path, by: str) -> int:
-    """End a job whose controller has died: kill what it left running, then record that the job was
-    stopped. Returns the number of processes killed. The job's lock is held meanwhile, so that no
-    new controller adopts nodes that are about to be killed, and none loses its own.
+class Abandoned(NamedTuple):
+    """What ending a job without its controller came to."""
 
-    Raises `Error` job-running if a controller has it, process-stuck, and ray-unreachable unless the
-    job has ended. A record that cannot be written is told and stays as it is.
+    killed: int  # processes
+    unreached: str = ""  # why nodes that may still run were not stopped
+
+
+def stop_abandoned(folder: Path, by: str, *, force: bool = False) -> Abandoned:
+    """End a job whose controller has died: kill what it left running, then record that the job was
+    stopped. The job's lock is held meanwhile, so that no new controller adopts nodes that are about
+    to be killed, and none loses its own.
+
+    Where its Ray cluster cannot be reached, `force` ends the job in its record only: its nodes are
+    recorded as not reached. Raises `Error` job-running if a controller has it, process-stuck, and
+    ray-unreachable unless the job has ended or `force` is given. A record that cannot be written is
+    told and stays as it is.
     """
     with contextlib.ExitStack() as held:
         unwritable = _locked_if_possible(folder, held)
+        unreached, nodes = "", tuple[str, ...]()
         try:
             engine = held.enter_context(engines.opened(folder))
         except Error as error:
-            if not records.went_before_its_cluster(folder, error):
+            if records.went_before_its_cluster(folder, error):
+                say(f"{error.what}: whether anything of {folder.name} is left there is not known")
+                return Abandoned(0)
+            if not (force and error.slug in records.CLUSTER_GONE):
                 raise
-            say(f"{error.what}: whether anything of {folder.name} is left there is not known")
-            return 0
-        nodes = tuple(agent.node for agent in engine.living())
-        fenced = engine.clear()
+            unreached, fenced = f"{error.what} ({error.why})", fence_job(folder)
+        else:
+            nodes, fenced = tuple(agent.node for agent in engine.living()), engine.clear()
         remedy = f"holdfast stop {folder.name}   (once the process has exited)"
         require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
         try:
             if unwritable is not None:
                 raise unwritable
-            _record_abandoned(folder, nodes, by)
+            _record_abandoned(folder, nodes, by, unreached)
         except (Error, OSError) as error:
             why = f"{error.what}: {error.why}" if isinstance(error, Error) else str(error)
             say(f"the record of {folder.name} does not say that it was stopped: {why}")
-    return fenced.killed
+    return Abandoned(fenced.killed, unreached)
 
 
 def _locked_if_possible(folder: Path, held: contextlib.ExitStack) -> OSError | None:
@@ -166,22 +180,28 @@ def _locked_if_possible(folder: Path, held: contextlib.ExitStack) -> OSError | N
     return None
 
 
-def _record_abandoned(folder: Path, nodes: tuple[str, ...], by: str) -> None:
+def _record_abandoned(folder: Path, nodes: tuple[str, ...], by: str, unreached: str) -> None:
     job = records.load_job(folder)
     if records.state_of(folder).ended:
         return
     records.require_same_job(folder, job)
     controller, book = replay(folder / records.JOURNAL, Limits.of(job))
     with contextlib.closing(book):
-        _record_stop(controller, book, nodes, by)
+        _record_stop(controller, book, nodes, by, unreached)
 
 
 def _record_stop(
-    controller: Controller, book: journal.Journal, nodes: tuple[str, ...], by: str
+    controller: Controller,
+    book: journal.Journal,
+    nodes: tuple[str, ...],
+    by: str,
+    unreached: str,
 ) -> None:
-    """Orders are not carried out: whoever could hear them has been killed."""
+    """Orders are not carried out: whoever could hear them has been killed, or is not reached."""
     state = controller.state
-    resumed = ControllerResumed(existing=nodes, term=book.seq + 1)
+    resumed = ControllerResumed(
+        existing=nodes, term=book.seq + 1, obeyed=book.obeyed, diverged=book.diverged
+    )
 
     def hear(event: AnyEvent) -> None:
         if not state.ended:
@@ -189,6 +209,11 @@ def _record_stop(
             actions = tuple(controller.handle(event, at))
             book.append(Entry(book.seq + 1, at, event, actions, controller.choices))
 
+    if unreached:
+        by = f"{by} ({unreached}; whether its nodes still run is not known)"
+        detail = f"not reached: {unreached}; whether it still runs is not known"
+        for node in sorted(state.nodes):
+            hear(NodeLost(node=node, reason=NodeLostReason.SILENT, detail=detail))
     hear(resumed if book.seq else JobSubmitted())
     hear(StopRequested(by=by, now=True))
     hear(AttemptStopped(attempt=state.attempt, store=None))

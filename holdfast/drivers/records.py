@@ -41,6 +41,7 @@ from holdfast.status import Goodput, Incident, JobStatus
 
 JOURNAL = "journal.jsonl"
 NOTIFIED = "notified.json"  # what receivers of notices know of the incidents in the journal
+CLUSTER_GONE = ("ray-unreachable", "ray-missing")  # errors for a Ray cluster that cannot be asked
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
 LOCK_ASKERS_S = 10.0  # for those who only look; on a busy machine one may be held up while it does
 LOCK_PAUSE_S = 0.01
@@ -150,7 +151,7 @@ def _cleared(folder: Path) -> Fenced:
 def went_before_its_cluster(folder: Path, error: Error) -> bool:
     """Whether nobody needs the Ray cluster that cannot be asked: the job has ended, and what was
     its own there has been given back."""
-    return error.slug in ("ray-unreachable", "ray-missing") and state_of(folder).ended
+    return error.slug in CLUSTER_GONE and state_of(folder).ended
 
 
 def _take_place(name: str, temporary: Path, folder: Path, old: Path | None) -> None:

@@ -19,7 +19,7 @@ from holdfast.detection.after_loop import CLOSES_S, AfterLoop
 from holdfast.detection.hang import HangWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.diagnosis import at_its_end, reachability, silence
-from holdfast.diagnosis.hang import LINES_MAX, apart, judge, judge_behind
+from holdfast.diagnosis.hang import LINES_MAX, apart, judge, judge_after_loop
 from holdfast.diagnosis.kept_stacks import kept_stacks
 from holdfast.diagnosis.placed import in_layout
 from holdfast.events import HangJudged, HangSuspected, each_of
@@ -98,8 +98,8 @@ class HangDetection:
         def found(reply: StacksReply) -> None:
             pages, timeout_s = self._progress.newest(), self._state.limits.hang_timeout_s
             suspicion = msgspec.structs.replace(order.suspicion, ago_s=self._now - since)
-            if self._after.are_behind(self._state.finished):
-                self._put(self._judged_behind(suspicion, reply))
+            if self._after.have_left_loops(self._state.finished):
+                self._put(self._judged_after_loop(suspicion, reply))
                 return
             looks = reply.groups, reply.missing, pages, timeout_s, reply.collectives
             judged = judge(suspicion, *looks, some_exited=bool(self._state.finished))
@@ -116,14 +116,14 @@ class HangDetection:
         members = self._members()
         self._looks.ask(members, connected, now, found, self._reachability.ring(members))
 
-    def _judged_behind(self, suspicion: HangSuspected, reply: StacksReply) -> HangJudged:
+    def _judged_after_loop(self, suspicion: HangSuspected, reply: StacksReply) -> HangJudged:
         """Of ranks that have left their loops; a hang began when it was first seen."""
         seen = bool(reply.groups) and not reply.missing
         closes = seen and all(map(at_its_end.closes, reply.groups))
         stood_s = self._after.closes_s(self._now, closes=closes)
         if long := stood_s >= CLOSES_S:
             suspicion = msgspec.structs.replace(suspicion, ago_s=stood_s)
-        judged = judge_behind(suspicion, reply.groups, reply.missing, long=long)
+        judged = judge_after_loop(suspicion, reply.groups, reply.missing, long=long)
         self.stacks = kept_stacks(judged, reply.groups)
         return judged
 

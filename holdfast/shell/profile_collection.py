@@ -22,8 +22,8 @@ from holdfast.profiles import (
     AUTOMATIC,
     PART_NAMES,
     ProfileReply,
+    ProfileRequest,
     ProfileTaken,
-    ProfileWish,
     RankProfile,
     StepsProfiled,
     TakeProfile,
@@ -47,7 +47,7 @@ Reply = Callable[[ProfileReply], None]
 class _Round:
     """A profile under way."""
 
-    wish: ProfileWish
+    wish: ProfileRequest
     slowest: int | None
     reply: Reply
     until: float
@@ -72,7 +72,9 @@ class ProfileCollection:
         self._round: _Round | None = None
         self.parts = TraceParts(state, send)
 
-    def ask(self, wish: ProfileWish, connected: Collection[str], now: float, reply: Reply) -> None:
+    def ask(
+        self, wish: ProfileRequest, connected: Collection[str], now: float, reply: Reply
+    ) -> None:
         """Somebody wants one."""
         slowest = self._slowest() if wish.slowest else None
         ranks = sorted({*wish.ranks, *(() if slowest is None else (slowest,))} or {0})
@@ -124,7 +126,7 @@ class ProfileCollection:
             self._put(_fact(order, reply))
 
         name = f"{AUTOMATIC}{order.attempt}-step-{order.step}"
-        self.ask(ProfileWish(id=name, ranks=(0,), slowest=True), connected, now, told)
+        self.ask(ProfileRequest(id=name, ranks=(0,), slowest=True), connected, now, told)
 
     def answered(self, node: str, answer: ProfileTaken | TracePart) -> None:
         """What a node says."""

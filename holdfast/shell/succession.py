@@ -6,9 +6,9 @@ more. The term stands in the first entry that each controller writes, so the byt
 a journal ends, wherever they were found: with agents, on a disk, or published.
 
 One holder is enough for an order to leave, so any agent may be the only one that knows of it: all
-that run are waited for. Those on the machine of the controller before are not for long if there are
-others, for what they hold does not count then, and they may have died with it. Who ends meanwhile
-is waited for no more: a drained machine takes its controller along with its agents.
+that run are waited for. Those on the machine of the previous controller are waited for only briefly
+if there are others: what they hold does not count then, and they may have died with it. An agent
+that ends meanwhile is not waited for: a drained machine takes its controller along with its agents.
 
 Pure: the driver for Kubernetes and the simulation both decide by it.
 """
@@ -20,7 +20,7 @@ import msgspec
 
 WITHIN_S = 10.0  # for agents to find who asks: those that are cut off are not waited for longer
 RUNNING_S = 1.0  # between two looks at which of them still run
-NEAR_WITHIN_S = 3.0  # for those beside the controller before; they try once a second
+NEAR_WITHIN_S = 3.0  # for those beside the previous controller; they try once a second
 
 _FIRSTS = (b'"event":{"type":"ControllerResumed"', b'"event":{"type":"JobSubmitted"')
 
@@ -82,8 +82,8 @@ class StandingAside:
 class RollCall:
     """Which agents have said what they hold, and whether others are still waited for.
 
-    `far` and `near` are the agents that run: `near` those on the machine of the controller before.
-    Times are the caller's.
+    `far` and `near` are the agents that run, `near` those on the machine of the previous
+    controller. Times are the caller's.
     """
 
     def __init__(self, far: Collection[str], near: Collection[str], now: float) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from holdfast.controller import State
-from holdfast.profiles import TakeTracePart, TracePart, TraceWish
+from holdfast.profiles import TakeTracePart, TracePart, TracePartRequest
 
 PART_S = 20.0  # for a node to read one
 
@@ -31,7 +31,9 @@ class TraceParts:
         self._state, self._send = state, send
         self._waiting: list[_Waiting] = []
 
-    def ask(self, wish: TraceWish, connected: Collection[str], now: float, reply: Reply) -> None:
+    def ask(
+        self, wish: TracePartRequest, connected: Collection[str], now: float, reply: Reply
+    ) -> None:
         """Somebody wants one."""
         named = (node for node, one in self._state.nodes.items() if one.name == wish.node)
         node = next(named, None)

@@ -87,7 +87,7 @@ class FairSkips:
         self._loaders, self._limit = loaders, limit
         self._blamed: set[int] = set()  # the first batch after one of a bad step
         self._told: set[int] = set()  # attempts whose numbers were bad
-        self._before: set[int] = set()  # ends of what the attempt before left out
+        self._before: set[int] = set()  # ends of what the previous attempt left out
         self._attempt, self._count = 0, 0
 
     def journaled(self, entry: Entry) -> str:

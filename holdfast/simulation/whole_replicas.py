@@ -1,6 +1,6 @@
 """The referee of replicas of several nodes: they take part whole, and stay together.
 
-An attempt has whole replicas. One that was whole in the attempt before, and of which no node was
+An attempt has whole replicas. One that was whole in the previous attempt, and of which no node was
 lost, given up or unready since, takes part with all of its nodes as one replica, or with none:
 otherwise a fault of one replica would have stopped another.
 """

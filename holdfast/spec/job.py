@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.devices import DEVICES, DeviceWish
+from holdfast.devices import DEVICES, DeviceRequest
 from holdfast.spec.cluster import (
     Access,
     Cost,
@@ -267,7 +267,7 @@ class Job(Section):
     """Number of nodes and spares."""
     workers_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Worker processes per node. `auto`: one per GPU, or one where there is none."""
-    device: DeviceWish = "auto"
+    device: DeviceRequest = "auto"
     """What the workers compute on. `auto`: what the machine has. `cuda`: NVIDIA; `rocm`: AMD;
     `xpu`: Intel; `tpu`: Google, with `framework: jax`; `cpu`: no accelerator, although there may
     be one. It chooses how devices are counted, the resource on Kubernetes, and the backend."""

@@ -33,7 +33,7 @@ TRACKED = "holdfast_outer"
 BUCKET_BYTES = 64 << 20  # that are sent at once
 
 
-class OuterWish(msgspec.Struct, frozen=True):
+class OuterRequest(msgspec.Struct, frozen=True):
     """What the job asks for."""
 
     every: int
@@ -41,10 +41,10 @@ class OuterWish(msgspec.Struct, frozen=True):
     momentum: float
 
 
-def wish_in(environ: Mapping[str, str] = os.environ) -> OuterWish | None:
+def wish_in(environ: Mapping[str, str] = os.environ) -> OuterRequest | None:
     """None where gradients are averaged over all ranks in each step."""
     text = environ.get(VARIABLE)
-    return None if text is None else msgspec.json.decode(text, type=OuterWish)
+    return None if text is None else msgspec.json.decode(text, type=OuterRequest)
 
 
 def ranks_each(world_size: int, environ: Mapping[str, str] = os.environ) -> int:
@@ -58,7 +58,7 @@ class OuterSteps:
     """Those of one run. `_began` are the parameters of the last outer step, here."""
 
     def __init__(
-        self, wish: OuterWish, models: Sequence[torch.nn.Module], inner: Mapping[str, Any]
+        self, wish: OuterRequest, models: Sequence[torch.nn.Module], inner: Mapping[str, Any]
     ) -> None:
         """`models` are those of `run.parallelize()`; of the objects `inner` the optimizers train
         them. Raises `Error` (layout-invalid) if they train anything else, or nothing."""

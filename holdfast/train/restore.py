@@ -214,7 +214,7 @@ class _Restoring:
             raise refusals.ahead(self._attempt, known)
 
     def _surely_newest(self, one: Candidate | None) -> bool:
-        """Whether no tier has to be looked at, which takes its time: the attempt before this one
+        """Whether no tier has to be looked at, which takes its time: the previous attempt
         has left it in memory, nobody has anything newer, and nothing in between can have left it
         behind."""
         steps = [cell.step for inventory in self._inventories for cell in inventory.cells]

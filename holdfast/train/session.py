@@ -40,7 +40,7 @@ from holdfast.train.group import (
 )
 from holdfast.train.layout import Ranks
 from holdfast.train.layouts import trace_ahead
-from holdfast.train.layouts.asked import ModelWishes, asked_layout
+from holdfast.train.layouts.asked import ModelRequirements, asked_layout
 from holdfast.train.layouts.run_layout import RunLayout, StepCall
 from holdfast.train.layouts.stepping import LossFunction, StepResult
 from holdfast.train.layouts.tensor import Plan
@@ -171,7 +171,7 @@ class Run:
             )
             return self._settled
 
-        wishes = ModelWishes(blocks, plan, places)
+        wishes = ModelRequirements(blocks, plan, places)
         return self._layout.parallelize(model, wishes, options, settled)
 
     def train_step(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from holdfast.agent.pod import STORE_PORTS
-from holdfast.events import STORE_DIED_BEFORE, NodeReady, Store
+from holdfast.events import STORE_DIED_BEFORE, HealthChanged, NodeReady, Severity, Store
 from holdfast.messages import Leave
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import AgentProcess, StubController, until
@@ -73,6 +73,8 @@ def test_a_node_whose_store_ports_are_all_taken_trains_at_another_and_names_them
     assert store.hosted and store.port not in RANGE
     controller.start(store=store)
     assert controller.exited().exit_code == 0, pod.log()
+    told = controller.wait_for(HealthChanged, condition="ports-taken", severity=Severity.WARN)
+    assert f"ports {FIRST} to {RANGE[-1]} of {pod.address} are taken" in told.detail
     controller.send(Leave(reason="test", exit_code=0))
     [said] = [line for line in pod.read()[1].splitlines() if "network.ports.stores" in line]
     assert f"ports {FIRST} to {RANGE[-1]} of {pod.address} are taken" in said

@@ -233,7 +233,8 @@ def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool
     assert second.returncode == 2
     assert second.stderr.startswith("error[job-running]")
     assert holdfast("scale", "tool", "2").stderr.startswith("error[scale-out-of-range]")
-    assert answer("stop", "tool", "--now") == {"job": "tool", "asked": True, "killed_count": 0}
+    stopped = {"job": "tool", "asked": True, "killed_count": 0, "unreached": None}
+    assert answer("stop", "tool", "--now") == stopped
     assert holdfast("watch", "tool").stdout.startswith("tool: stopped")
     assert answer("stop", "tool")["asked"] is False
     for words in documented("guides/terminal.md", "tool"):

@@ -15,7 +15,7 @@ from holdfast.cli.cluster import Reach
 from holdfast.cli.profile import _ask, _fetch, _Traces
 from holdfast.drivers.kubernetes import fetched_traces, published_stacks, remote
 from holdfast.errors import Error, ExitStatus
-from holdfast.profiles import ProfileReply, ProfileWish, RankProfile
+from holdfast.profiles import ProfileReply, ProfileRequest, RankProfile
 from tests.warm import holdfast
 
 
@@ -64,7 +64,7 @@ def test_a_job_file_that_cannot_be_read_costs_no_profile_of_a_cluster(
     monkeypatch.setattr(fetched_traces, "fetch", fetched)
     monkeypatch.setattr(question, "ask", asked)
     traces = _Traces(tmp_path, None)
-    told: object = _ask(ProfileWish(id="a"), "gpt", Reach(None, None), traces)
+    told: object = _ask(ProfileRequest(id="a"), "gpt", Reach(None, None), traces)
     assert told is reply and (traces.job, traces.stayed) == (None, {})
 
 

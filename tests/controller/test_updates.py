@@ -275,6 +275,20 @@ def test_a_new_controller_has_it_prepared_again() -> None:
     assert only(world.tell(ControllerResumed(existing=("a", "b", "c"))), StartAttempt) == start
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["recorded", "lost"])
+def test_a_refused_version_keeps_its_number_whenever_its_controller_is_lost(told: bool) -> None:
+    """Between the refusal and its line in the journal, too: then it is prepared anew."""
+    world = training()
+    ask(world, id_="refused", sets={}, image="img:none")
+    if told:
+        prepared(world, why="no such image")
+    again = world.tell(ControllerResumed(existing=("a", "b", "c")))
+    assert [one.version.number for one in again if isinstance(one, PrepareUpdate)] == [2][told:]
+    assert only(ask(world, id_="new", sets={}, image="img:2"), PrepareUpdate).version.number == 3
+    prepared(world, version=2, why="no such image")
+    assert stages(world) == ["refused" if told else "replaced", "preparing"]
+
+
 def test_rollback_prepares_the_version_before_and_returns_to_it() -> None:
     world = updated()
     prepare = only(ask(world, "y", back=True, sets={}), PrepareUpdate)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.checkpoint import objects
-from holdfast.datasets.fetch import DatasetLease, DatasetWish, Fetch, FetchNews
+from holdfast.datasets.fetch import DatasetLease, DatasetRequest, Fetch, FetchNews
 from tests.checkpoint.conftest import CREDENTIALS, s3_endpoint
 from tests.checkpoint.faults import Choose, Fault, proxied
 
@@ -69,13 +69,13 @@ class Site:
         """The same for those who ask without credentials; they need a manifest."""
         return f"{self.endpoint}/{self.place.removeprefix('s3://')}"
 
-    def wanted(self, **changes: Any) -> DatasetWish:
+    def wanted(self, **changes: Any) -> DatasetRequest:
         """What a job wants."""
         plain = {
             "name": "tokens", "source": self.place, "endpoint": self.endpoint,
             "folder": str(self.cache), "limit": 1 << 30,
         }  # fmt: skip
-        return DatasetWish(**{**plain, **changes})
+        return DatasetRequest(**{**plain, **changes})
 
     def fetch(self, **changes: Any) -> DatasetLease:
         """As a node does it."""

@@ -13,7 +13,7 @@ import pytest
 from holdfast.datasets import fetch as fetching
 from holdfast.datasets import source
 from holdfast.datasets.cache import Cache
-from holdfast.datasets.fetch import DatasetLease, DatasetWish, Fetch, FetchNews
+from holdfast.datasets.fetch import DatasetLease, DatasetRequest, Fetch, FetchNews
 from holdfast.errors import Error
 from holdfast.spec.storage import Dataset
 from tests.datasets.conftest import contents, sums
@@ -44,7 +44,7 @@ def cache(tmp_path: Path) -> Path:
 def fetch(source: str | Path, cache: Path, **more: object) -> DatasetLease:
     wanted = {"name": "d", "source": str(source), "folder": str(cache), "limit": 1 << 30, **more}
     news: list[FetchNews] = []
-    return Fetch(DatasetWish(**wanted), news.append).run()  # type: ignore[arg-type]
+    return Fetch(DatasetRequest(**wanted), news.append).run()  # type: ignore[arg-type]
 
 
 def refused(source: str | Path, cache: Path, **more: object) -> Error:

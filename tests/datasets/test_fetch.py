@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.datasets import source
 from holdfast.datasets.cache import Cache
-from holdfast.datasets.fetch import DatasetWish, Fetch, FetchNews
+from holdfast.datasets.fetch import DatasetRequest, Fetch, FetchNews
 from holdfast.errors import Error
 from tests.checkpoint.faults import Answer, Break
 from tests.datasets.conftest import Site, contents, some_bytes, sums
@@ -230,7 +230,7 @@ def folders(tmp_path: Path) -> list[Path]:
 def fetch(folder: Path, cache: Path, limit: int) -> tuple[int, Path, list[str]]:
     """Fetch one; the lease, where it lies, and what was said."""
     said: list[FetchNews] = []
-    wanted = DatasetWish(name=folder.name, source=str(folder), folder=str(cache), limit=limit)
+    wanted = DatasetRequest(name=folder.name, source=str(folder), folder=str(cache), limit=limit)
     lease = Fetch(wanted, said.append).run()
     return lease.fd, lease.data, [news.text for news in said if "removed" in news.text]
 
@@ -342,14 +342,14 @@ def test_a_file_behind_http_is_fetched_once(tmp_path: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
         root = f"http://127.0.0.1:{server.server_port}"
-        plain = DatasetWish(
+        plain = DatasetRequest(
             name="d", source=f"{root}/one.bin", folder=str(tmp_path / "c"), limit=1 << 20
         )
         lease = Fetch(plain, lambda _: None).run()
         assert contents(lease.data) == {"one.bin": some_bytes(5, 50_000)}
         Fetch(plain, lambda _: None).run()
         assert sum("GET" in line for line in lines) == 1
-        named = DatasetWish(
+        named = DatasetRequest(
             name="d", source=root, manifest="SUMS", folder=str(tmp_path / "c"), limit=1 << 20
         )
         assert contents(Fetch(named, lambda _: None).run().data) == {"two.bin": b"two"}

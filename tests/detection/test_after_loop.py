@@ -74,10 +74,10 @@ def test_nobody_is_while_one_is_in_a_loop_or_in_a_section(other: str) -> None:
     assert job.looks == []
     job.phases[1] = "ending"
     job.pass_by(AFTER_S + LOOK_S)
-    assert len(job.looks) == 1 and job.watch.are_behind(set())
+    assert len(job.looks) == 1 and job.watch.have_left_loops(set())
     job.phases[0] = "ending"  # and is watched as such (`detection/hang.py`)
     job.pass_by(3 * AFTER_S)
-    assert len(job.looks) == 1 and not job.watch.are_behind(set())
+    assert len(job.looks) == 1 and not job.watch.have_left_loops(set())
     job.phases[0] = "data"  # another loop
     job.pass_by(3 * AFTER_S)
     assert len(job.looks) == 1

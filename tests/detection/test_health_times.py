@@ -12,6 +12,7 @@ import pytest
 from holdfast.agent.health.folders import Folder
 from holdfast.agent.health.gpus import Gpus
 from holdfast.agent.health.network import Interfaces, RdmaPorts
+from holdfast.agent.health.ports import TakenPorts
 from holdfast.agent.health.pressure import HostPressure
 from holdfast.agent.health.processes import ClockSteps, JobProcesses
 from holdfast.agent.health.watch import TICK_S
@@ -32,6 +33,7 @@ PACES: dict[str, float] = {
     "share": Folder.every_s,
     "folder": Folder.every_s,
     "clock": ClockSteps.every_s,
+    "ports": TakenPorts.every_s,
     "process": JobProcesses.every_s,
     "zombies": JobProcesses.every_s,
     "link": Interfaces.every_s,

@@ -1,5 +1,6 @@
 """A job whose controller died, after any line of its journal, is stopped in its record, too."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import recorded_job
 from holdfast import cli, journal
 from holdfast.cli.sweep_run import stop_trials
 from holdfast.drivers import engines, records, sweeps
-from holdfast.drivers.fencing import Fenced
+from holdfast.drivers.fencing import Fenced, Stuck
 from holdfast.drivers.local import stop_abandoned
 from holdfast.errors import Error
 from holdfast.planning.trials import trials_of
@@ -38,7 +39,7 @@ def test_it_is_stopped_wherever_its_journal_ends(whole: Path) -> None:
         shutil.copy(whole / "job.json", folder)
         (folder / "journal.jsonl").write_bytes(b"".join(lines[:kept]))
         phases.add(records.state_of(folder).phase)
-        assert stop_abandoned(folder, "holdfast stop") == 0
+        assert stop_abandoned(folder, "holdfast stop").killed == 0
         found = records.status(folder, NOW)
         assert (found.phase, found.controller) == ("stopped", "ended"), kept
         journal.state_path(folder / "journal.jsonl").unlink(missing_ok=True)
@@ -112,7 +113,7 @@ def test_a_job_whose_lock_cannot_be_had_for_lack_of_rights_is_ended_all_the_same
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(records, "_open_lock", refused)
-    assert stop_abandoned(whole, "holdfast stop") == 0
+    assert stop_abandoned(whole, "holdfast stop").killed == 0
     assert "does not say that it was stopped" in capsys.readouterr().err
 
 
@@ -146,11 +147,65 @@ def test_a_job_that_has_ended_needs_its_ray_cluster_no_more(
 
 
 @pytest.mark.usefixtures("ray_is_gone")
-def test_one_that_has_not_may_run_there(whole: Path) -> None:
-    with pytest.raises(Error) as raised:
-        stop_abandoned(whole, "holdfast stop")
-    assert raised.value.slug == "ray-unreachable"
+@pytest.mark.parametrize("ends", [["stop", "job"], ["resume", "job"], ["run", "--replace"]])
+def test_one_that_has_not_may_run_there_and_is_kept(
+    whole: Path, tmp_path: Path, ends: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused with the command that ends it all the same."""
+    if ends == ["run", "--replace"]:
+        (tmp_path / "t.py").touch()
+        ends = [*ends, "--name", "job", str(tmp_path / "t.py")]
+    before = (whole / "journal.jsonl").read_bytes()
+    assert cli.main(ends) == 3
+    said = capsys.readouterr().err
+    assert "error[ray-unreachable]: there is no Ray cluster at 10.0.0.1:6379" in said
+    assert "or: holdfast stop --force job   (if that cluster is gone for good)" in said
+    assert (whole / "journal.jsonl").read_bytes() == before
     assert not records.state_of(whole).ended
+
+
+@pytest.mark.usefixtures("ray_is_gone")
+def test_one_whose_cluster_is_gone_for_good_is_ended_and_its_record_says_what_is_not_known(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [node.name for node in records.state_of(whole).nodes.values()]
+    before = (whole / "journal.jsonl").read_bytes()
+    assert nodes and cli.main(["stop", "job", "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "job": "job",
+        "asked": False,
+        "killed_count": 0,
+        "unreached": "there is no Ray cluster at 10.0.0.1:6379 (x)",
+    }
+    assert (whole / "journal.jsonl").read_bytes().startswith(before), "nothing is forgotten"
+    state = records.state_of(whole)
+    assert state.ended and state.why == (
+        "holdfast stop --force (there is no Ray cluster at 10.0.0.1:6379 (x); whether its nodes "
+        "still run is not known) asked to stop"
+    )
+    assert cli.main(["why", "job"]) == 0
+    assert "whether it still runs is not known" in capsys.readouterr().out
+    assert cli.main(["stop", "job"]) == 0
+    assert capsys.readouterr().out == "job had already ended: stopped\n"
+    os.close(records.create(records.load_job(whole), whole, replace=True, now=NOW))
+
+
+@pytest.mark.usefixtures("ray_is_gone")
+def test_what_runs_here_of_a_job_whose_cluster_is_gone_is_killed_and_stays_in_the_record(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = [Fenced(2, (Stuck(7, "node-0", "D", ""),)), Fenced(2, ())]
+    monkeypatch.setattr("holdfast.drivers.local.fence_job", lambda _: stuck.pop(0))
+    with pytest.raises(Error, match="still running"):
+        stop_abandoned(whole, "holdfast stop --force", force=True)
+    assert not records.state_of(whole).ended
+    assert stop_abandoned(whole, "holdfast stop --force", force=True).killed == 2
+    assert records.state_of(whole).ended
+
+
+def test_a_forced_stop_of_a_job_that_is_reached_is_a_stop(whole: Path) -> None:
+    assert not stop_abandoned(whole, "holdfast stop --force", force=True).unreached
+    assert "not known" not in records.state_of(whole).why
 
 
 @pytest.mark.usefixtures("home")

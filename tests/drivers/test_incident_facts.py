@@ -12,10 +12,12 @@ from holdfast.events import (
     AnyEvent,
     EvidenceTaken,
     ExitGroup,
+    HealthChanged,
     Judgement,
     NodeLost,
     NodeLostReason,
     NodesChecked,
+    Severity,
     StopRequested,
     WorkerError,
     WorkerExited,
@@ -73,6 +75,31 @@ def test_a_hang_is_suspected_looked_at_judged_stopped_and_over_with_the_first_st
         "37 attempt 2 goes on after step 9, which was restored; steps up to 10 are done again",
         "38 attempt 2 has done its first step",
     ]
+
+
+TAKEN = "port 31900 of 10.0.0.2 is taken by another process: port 40123 is used instead"
+
+
+@pytest.mark.parametrize(("met", "over"), [(False, False), (False, True), (True, False)])
+def test_ports_of_the_job_that_are_taken_are_told_where_ranks_have_not_met(
+    met: bool, over: bool
+) -> None:
+    scene = Scene()
+    scene.kill("b", 1, step=12)
+    scene.recover()
+    taken = HealthChanged(
+        node="b", condition="ports-taken", severity=Severity.WARN, device="network.ports.stores",
+        detail=TAKEN,
+    )  # fmt: skip
+    scene.tell(taken)
+    if over:
+        scene.tell(msgspec.structs.replace(taken, severity=Severity.OK, detail=""))
+    if met:
+        scene.train(step=13, restored=9)
+    scene.kill("b", 1)
+    told = [f.text for f in scene.facts.of(scene.state.incidents[1]) if f.kind == "port"]
+    expected = [f"{scene.state.nodes['b'].name}: {TAKEN}; other nodes must be able to reach it"]
+    assert told == ([] if met or over else expected)
 
 
 def test_which_ranks_exited_and_how_is_told_with_the_verdict_on_them() -> None:

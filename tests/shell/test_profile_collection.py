@@ -13,15 +13,15 @@ from holdfast.profiles import (
     AUTOMATIC,
     AskProfile,
     ProfileReply,
+    ProfileRequest,
     ProfileTaken,
-    ProfileWish,
     RankProfile,
     StepParts,
     StepsSlowed,
     TakeProfile,
     TakeTracePart,
     TracePart,
-    TraceWish,
+    TracePartRequest,
 )
 from holdfast.shell.profile_collection import AHEAD_S, LONGEST_S, PATIENCE, READ_S, STEPS_S
 from holdfast.shell.trace_parts import PART_S
@@ -42,7 +42,7 @@ class Site:
         assert self.scene.state.phase is Phase.RUNNING
 
     def ask(self, *ranks: int, slowest: bool = False, name: str = "one") -> None:
-        wish = ProfileWish(id=name, steps=5, ranks=ranks, slowest=slowest)
+        wish = ProfileRequest(id=name, steps=5, ranks=ranks, slowest=slowest)
         self.scene.shell.client(AskProfile(wish=wish), self.replies.append)
 
     def answer(self, node: str, *ranks: int, name: str = "one") -> None:
@@ -118,7 +118,7 @@ def test_a_rank_that_does_not_exist_and_a_job_that_does_not_train_are_refused(si
     assert site.reply.refused == "it has no rank 2: there are 2 ranks"
     assert site.orders(site.a) == []
     waiting, replies = Scene(), list[ToClient]()
-    waiting.shell.client(AskProfile(wish=ProfileWish(id="x")), replies.append)
+    waiting.shell.client(AskProfile(wish=ProfileRequest(id="x")), replies.append)
     [told] = replies
     assert isinstance(told, ProfileReply) and "the job is waiting" in told.refused
 
@@ -233,7 +233,7 @@ def test_a_part_of_a_trace_comes_from_its_node_or_it_is_said_why_not(site: Site)
 
     def ask(name: str, offset: int = 0, *, connected: tuple[str, ...] = ("a", "b")) -> None:
         part = TakeTracePart(trace="profiles/a1/rank-0.json.gz", offset=offset)
-        wish = TraceWish(id="x", node=name, part=part)
+        wish = TracePartRequest(id="x", node=name, part=part)
         parts.ask(wish, connected, site.scene.now, told.append)
 
     first, second = named

@@ -18,7 +18,7 @@ from holdfast.events import (
     in_rows,
 )
 from holdfast.messages import EntryTimes, TakeEntryTimes
-from holdfast.profiles import AskProfile, ProfileTaken, ProfileWish, RankProfile
+from holdfast.profiles import AskProfile, ProfileRequest, ProfileTaken, RankProfile
 from holdfast.shell.straggler_sampling import EVERY_S, FIRST_S
 from tests.shell.scene import Scene, Wire
 
@@ -209,7 +209,7 @@ def test_while_ranks_are_profiled_nobody_is_asked_and_nobody_found() -> None:
     scene.ask()
     scene.answer()
     replies: list[object] = []
-    scene.shell.client(AskProfile(wish=ProfileWish(id="p")), replies.append)
+    scene.shell.client(AskProfile(wish=ProfileRequest(id="p")), replies.append)
     before = len(scene.questions(scene.wires[0]))
     scene.wait(3 * EVERY_S, *scene.wires)
     assert len(scene.questions(scene.wires[0])) == before and not replies

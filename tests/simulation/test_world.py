@@ -15,7 +15,7 @@ from holdfast import journal
 from holdfast.actions import EndJob, Entry, StartAttempt
 from holdfast.controller import Phase
 from holdfast.goodput import ledger
-from holdfast.profiles import ProfileReply, ProfileWish
+from holdfast.profiles import ProfileReply, ProfileRequest
 from holdfast.replay import replay
 from holdfast.simulation.environment import AT_ONCE_MAX, Environment, Foul
 from holdfast.simulation.hardship import CLUSTER, RATES, SHARES, Hardship, draw
@@ -201,7 +201,7 @@ def test_a_job_that_is_profiled_again_and_again_loses_nobody_for_it(seed: int) -
         control = world.control
         if control is None or control.state.ended:
             return
-        wish = ProfileWish(id=f"p{world.env.now:.0f}", steps=50, ranks=(len(replies) % 2,))
+        wish = ProfileRequest(id=f"p{world.env.now:.0f}", steps=50, ranks=(len(replies) % 2,))
         there = control.shell.nodes.connected
         control.hear(lambda: control.shell.profiles.ask(wish, there, control.clock, replies.append))
         world.env.after(150.0, ask)

@@ -26,7 +26,7 @@ from holdfast.errors import Error
 from holdfast.page import Page
 from holdfast.train import Run, loader
 from holdfast.train.outer_steps import VARIABLE as OUTER
-from holdfast.train.outer_steps import OuterWish
+from holdfast.train.outer_steps import OuterRequest
 from holdfast.train.placement import REPLICA_NODES, find_placement
 from holdfast.train.progress import ProgressReporter
 from llama import PLACES, Attention, Llama, Shape, mean_loss, rotated
@@ -50,7 +50,7 @@ class Attempt(NamedTuple):
     until: int = STEPS
     seed: int = 1  # of the parameters; a restart has another one
     arena: str = ""  # of the memory that outlives the attempt; none if empty
-    outer: OuterWish | None = None
+    outer: OuterRequest | None = None
     nodes_each: int = 1  # of a replica
     stops: int = 0  # after so many losses the loop is asked to end; 0: never
     experts: bool = False  # the model has some

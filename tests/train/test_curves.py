@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.train.outer_steps import OuterWish
+from holdfast.train.outer_steps import OuterRequest
 from tests.more import MORE, long, sample
 from tests.train.curves import STEPS, CurveFleet, apart
 
@@ -295,7 +295,7 @@ def test_with_an_outer_step_of_sgd_after_each_step_it_is_plain_averaging(
     """What all have done is linear in the gradients, so it is the same for their mean."""
     alone = fleet.losses(None, 1, linear=True)
     averaged = fleet.losses(
-        layout, world, linear=True, outer=OuterWish(1, 1.0, 0.0), nodes_each=each
+        layout, world, linear=True, outer=OuterRequest(1, 1.0, 0.0), nodes_each=each
     )
     assert apart(averaged, alone) < TOLERANCE
 
@@ -308,7 +308,7 @@ def test_with_an_outer_step_of_sgd_after_each_step_it_is_plain_averaging(
 def test_what_breaks_off_within_a_window_is_resumed_where_that_began_bit_for_bit(
     fleet: CurveFleet, world: int, layout: Any, each: int
 ) -> None:
-    job: dict[str, Any] = {"outer": OuterWish(2, 0.7, 0.9), "nodes_each": each}
+    job: dict[str, Any] = {"outer": OuterRequest(2, 0.7, 0.9), "nodes_each": each}
     undisturbed = fleet.losses(layout, world, **job)
     what = {**job, "arena": f"outer {world} {layout}"}
     assert undisturbed[-1] < undisturbed[0]
@@ -321,6 +321,6 @@ def test_what_breaks_off_within_a_window_is_resumed_where_that_began_bit_for_bit
 def test_a_loop_that_is_ended_within_a_window_ends_with_an_outer_step_and_stays_ended(
     fleet: CurveFleet,
 ) -> None:
-    what: dict[str, Any] = {"outer": OuterWish(100, 0.7, 0.9), "arena": "ended"}
+    what: dict[str, Any] = {"outer": OuterRequest(100, 0.7, 0.9), "arena": "ended"}
     assert 2 <= len(fleet.losses(None, 2, stops=2, **what)) < STEPS
     assert fleet.losses(None, 2, seed=2, **what) == []

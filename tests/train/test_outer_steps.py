@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from holdfast.errors import Error
 from holdfast.train.elastic import policy_in
-from holdfast.train.outer_steps import VARIABLE, OuterSteps, OuterWish, wish_in
+from holdfast.train.outer_steps import VARIABLE, OuterRequest, OuterSteps, wish_in
 from holdfast.train.placement import REPLICA_NODES
 from tests.patience import PATIENCE_S
 
@@ -20,7 +20,7 @@ def test_an_outer_step_is_nesterovs_with_what_was_come_away_for_a_gradient() -> 
     """Sutskever's momentum m ← μm + Δ, and a step of lr times Δ + μm, by hand."""
     model = torch.nn.Linear(2, 1, bias=False)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    outer = OuterSteps(OuterWish(2, 0.5, 0.5), [model], {"optimizer": inner})
+    outer = OuterSteps(OuterRequest(2, 0.5, 0.5), [model], {"optimizer": inner})
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[8.0, 0.0]]))
         outer.begin()
@@ -38,7 +38,7 @@ def test_replicas_have_the_same_buffers_and_the_same_of_each_kind_of_state() -> 
     models = [torch.nn.BatchNorm1d(2) for _ in range(3)]
     optimizers = [torch.optim.Adadelta(model.parameters()) for model in models]
     outers = [
-        OuterSteps(OuterWish(2, 0.7, 0.9), [model], {"optimizer": optimizer})
+        OuterSteps(OuterRequest(2, 0.7, 0.9), [model], {"optimizer": optimizer})
         for model, optimizer in zip(models, optimizers, strict=True)
     ]
     for number, (model, optimizer, outer) in enumerate(
@@ -69,7 +69,7 @@ def test_replicas_have_the_same_buffers_and_the_same_of_each_kind_of_state() -> 
 
 
 def test_the_last_step_is_followed_by_an_outer_one() -> None:
-    outer = OuterSteps(OuterWish(4, 0.7, 0.9), [torch.nn.Linear(1, 1)], {})
+    outer = OuterSteps(OuterRequest(4, 0.7, 0.9), [torch.nn.Linear(1, 1)], {})
     assert [step for step in range(1, 11) if outer.due(step, 10)] == [4, 8, 10]
 
 
@@ -77,9 +77,9 @@ def test_what_no_outer_step_would_bring_together_is_refused() -> None:
     model, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
     both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1.0)
     with pytest.raises(Error, match="was called before"):
-        OuterSteps(OuterWish(4, 0.7, 0.9), [], {})
+        OuterSteps(OuterRequest(4, 0.7, 0.9), [], {})
     with pytest.raises(Error, match="both trains parameters that outer steps do not sync"):
-        OuterSteps(OuterWish(4, 0.7, 0.9), [model], {"both": both})
+        OuterSteps(OuterRequest(4, 0.7, 0.9), [model], {"both": both})
 
 
 @pytest.mark.parametrize(("rank", "samples"), [(0, 5), (1, 5), (2, 6), (3, 6)])
@@ -92,5 +92,5 @@ def test_weights_are_those_of_the_samples_of_a_replica(
     policy = policy_in(4, {**os.environ, VARIABLE: wanted, REPLICA_NODES: "2"})
     assert policy.averages == 2
     assert policy.replica_samples(rank, 11) == samples
-    assert wish_in({VARIABLE: wanted}) == OuterWish(4, 0.7, 0.9)
+    assert wish_in({VARIABLE: wanted}) == OuterRequest(4, 0.7, 0.9)
     assert policy_in(4).averages == 4

@@ -18,7 +18,7 @@ import time
 import msgspec
 
 from holdfast.agent.processes import die_with_parent
-from holdfast.datasets.fetch import DatasetWish, Fetch, FetchNews
+from holdfast.datasets.fetch import DatasetRequest, Fetch, FetchNews
 from holdfast.errors import Error, clipped, visible
 from holdfast.files import unusable
 from holdfast.masking import masker
@@ -62,12 +62,12 @@ def main() -> int:
     """Until all are there; the exit status."""
     die_with_parent(int(sys.argv[2]), signal.SIGKILL)
     teller = _Teller(socket.socket(fileno=int(sys.argv[1])))
-    for wanted in msgspec.json.decode(sys.stdin.buffer.readline(), type=list[DatasetWish]):
+    for wanted in msgspec.json.decode(sys.stdin.buffer.readline(), type=list[DatasetRequest]):
         _bring(wanted, teller)
     return 0
 
 
-def _bring(wanted: DatasetWish, teller: _Teller) -> None:
+def _bring(wanted: DatasetRequest, teller: _Teller) -> None:
     tries = 0
     while True:
         try:

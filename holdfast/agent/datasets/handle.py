@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.notes import note
-from holdfast.datasets.fetch import PARTS, DatasetWish, FetchNews
+from holdfast.datasets.fetch import PARTS, DatasetRequest, FetchNews
 from holdfast.events import NodePreparing
 from holdfast.spec import Job
 from holdfast.spec.quantities import amount
@@ -178,10 +178,10 @@ def _fetched(job: Job) -> list[Dataset]:
     return [one for one in job.datasets if one.source is not None]
 
 
-def _wanted(dataset: Dataset, folder: Path) -> DatasetWish:
+def _wanted(dataset: Dataset, folder: Path) -> DatasetRequest:
     assert dataset.source is not None, "only those are fetched"
     cache = dataset.cached
-    return DatasetWish(
+    return DatasetRequest(
         name=dataset.name,
         source=dataset.source,
         endpoint=dataset.endpoint,

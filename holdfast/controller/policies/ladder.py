@@ -101,7 +101,7 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
 
 
 def asks_code(s: Situation) -> str:
-    """Why the version before should train; else empty."""
+    """Why the previous version should train; else empty."""
     return f"{s.history.unproven}: {_said(s)}" if s.history.unproven else ""
 
 

@@ -53,7 +53,7 @@ from holdfast.drivers.notifier import Notifier
 from holdfast.drivers.otlp.telemetry import Telemetry
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
 from holdfast.messages import ChecksReply, Leave, StacksReply, UpdateJob
-from holdfast.profiles import ProfileReply, ProfileWish, TracePart, TraceWish
+from holdfast.profiles import ProfileReply, ProfileRequest, TracePart, TracePartRequest
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.preparation import Tried
@@ -76,6 +76,7 @@ class Identity(NamedTuple):
     term: int
     machine: str  # it runs on; "" if that is not known
     obeyed: int = 0  # newest attempt that an agent was told of before it
+    diverged: str = ""  # where this version has decided otherwise than its journal says
 
 
 class KubernetesDriver:
@@ -174,7 +175,9 @@ class KubernetesDriver:
         if self._resumed:
             await self._stacks.load()
         existing = self._roster.existing()
-        resumed = ControllerResumed(existing=tuple(existing), obeyed=self._me.obeyed)
+        resumed = ControllerResumed(
+            existing=tuple(existing), obeyed=self._me.obeyed, diverged=self._me.diverged
+        )
         first = resumed if self._resumed else JobSubmitted()
         self._shell.begin(first, existing if self._resumed else ())
         duties = {
@@ -348,10 +351,14 @@ class KubernetesDriver:
     def _asked_for_checks(self, reply: Callable[[ChecksReply], None]) -> None:
         self._shell.checks.ask(self._shell.nodes.connected, self._clock.now(), reply)
 
-    def _asked_for_profile(self, wish: ProfileWish, reply: Callable[[ProfileReply], None]) -> None:
+    def _asked_for_profile(
+        self, wish: ProfileRequest, reply: Callable[[ProfileReply], None]
+    ) -> None:
         self._shell.profiles.ask(wish, self._shell.nodes.connected, self._clock.now(), reply)
 
-    def _asked_for_trace_part(self, wish: TraceWish, reply: Callable[[TracePart], None]) -> None:
+    def _asked_for_trace_part(
+        self, wish: TracePartRequest, reply: Callable[[TracePart], None]
+    ) -> None:
         connected = self._shell.nodes.connected
         self._shell.profiles.parts.ask(wish, connected, self._clock.now(), reply)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
 from holdfast.drivers.kubernetes.published_stacks import ask_for_trace_part
-from holdfast.profiles import RankProfile, TakeTracePart, TracePart, TraceWish
+from holdfast.profiles import RankProfile, TakeTracePart, TracePart, TracePartRequest
 
 TRACES_BYTES = 32 << 20  # of all ranks together, compressed
 TRIES = 3  # somebody else may ask at the same moment, and one word is written over the other
@@ -65,7 +65,7 @@ async def _whole(cluster: Cluster, job: str, one: RankProfile, left: int) -> byt
 async def _part(cluster: Cluster, job: str, one: RankProfile, offset: int) -> TracePart | None:
     asked = TakeTracePart(trace=one.trace, offset=offset)
     for _ in range(TRIES):
-        wish = TraceWish(id=secrets.token_hex(8), node=one.node, part=asked)
+        wish = TracePartRequest(id=secrets.token_hex(8), node=one.node, part=asked)
         part = await ask_for_trace_part(cluster, job, wish)
         if part is not None:
             return part

@@ -5,8 +5,8 @@ Holdfast it has. Until it has, nothing is replaced. Then one pod after the other
 one at a time: first a spare, and the new pod that comes in its place takes over the rank of a
 member, at the end of a step that other nodes have in memory, as for a machine that is about to go.
 Without spares a member is evicted, and saves what it alone has while it leaves. Where pods with the
-new image reach a machine, but none becomes ready, the version before comes back. Which image a pod
-was made with stands in a label, because webhooks may rewrite what its containers say.
+new image are scheduled, but none becomes ready, the job returns to the previous version. A label
+says which image a pod was made with, because webhooks may rewrite what its containers say.
 """
 
 import asyncio
@@ -189,7 +189,7 @@ class ImageRollout:
         elif self._since is None:
             placed = any(self._roster.pods[uid].spec.node_name for uid in fresh - ready)
             self._since = self._clock() if placed else None
-        elif self._is_vain() or self._clock() - self._since >= self._patience_s():
+        elif self._is_futile() or self._clock() - self._since >= self._patience_s():
             by = f"the roll-out of version {version.number}, as no pod was ready for long,"
             return (UpdateRequested(by=by, id=f"{STALLED}{version.number}", back=True),)
         return ()
@@ -198,7 +198,7 @@ class ImageRollout:
         """Whether a node is still to come, be it later because those before failed."""
         return bool(self._state.asked) or len(self._state.nodes) < self._state.wanted
 
-    def _is_vain(self) -> bool:
+    def _is_futile(self) -> bool:
         """Whether nodes die one after the other: before a job that waits for them gives up."""
         return self._state.stillborn >= PROBE_AFTER
 

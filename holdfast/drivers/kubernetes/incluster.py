@@ -165,7 +165,8 @@ async def _drive(
     token = await token_of(cluster, place.job.name, origin.owner)
     path, obeyed = await _prepare(cluster, place, origin.run, lease, token)
     controller, book = replay(path, limits_of(place.job, place.request.engine))
-    me = Identity(token, origin, lease.term, await _machine(cluster, place.me), obeyed)
+    machine, obeyed = await _machine(cluster, place.me), max(obeyed, book.obeyed)
+    me = Identity(token, origin, lease.term, machine, obeyed, book.diverged)
     driver = KubernetesDriver(place.request, path, controller, book, cluster, me)
     task = asyncio.current_task()
     assert task is not None

@@ -28,7 +28,7 @@ from holdfast.drivers.kubernetes.manifests.names import STACKS
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.talk import Complaint, say
 from holdfast.messages import ChecksReply, ReplayReply, StacksReply
-from holdfast.profiles import ProfileReply, ProfileWish, TracePart, TraceWish
+from holdfast.profiles import ProfileReply, ProfileRequest, TracePart, TracePartRequest
 
 ANSWER_BYTES = 700_000  # compressed; with base64 that is less than a mebibyte
 WAIT_S = 75.0  # for all nodes to answer, or to be given up, and for the watch to tell of it
@@ -46,8 +46,8 @@ Ask = Callable[[Callable[[StacksReply], None]], None]
 AskNative = Callable[[Callable[[StacksReply], None], int | None], None]
 AskChecks = Callable[[Callable[[ChecksReply], None]], None]
 Repeat = Callable[[StepsToRepeat, Callable[[ReplayReply], None]], None]
-Profile = Callable[[ProfileWish, Callable[[ProfileReply], None]], None]
-HandOut = Callable[[TraceWish, Callable[[TracePart], None]], None]
+Profile = Callable[[ProfileRequest, Callable[[ProfileReply], None]], None]
+HandOut = Callable[[TracePartRequest, Callable[[TracePart], None]], None]
 AnyAnswer = StacksReply | ChecksReply | ReplayReply | ProfileReply | TracePart
 
 
@@ -135,7 +135,7 @@ class PublishedStacks:
             answer(ProfileReply(refused="the controller was restarted; try again"))
             return
         try:
-            wish = msgspec.json.decode(word.removeprefix(PROFILE), type=ProfileWish)
+            wish = msgspec.json.decode(word.removeprefix(PROFILE), type=ProfileRequest)
         except msgspec.MsgspecError as error:
             answer(ProfileReply(refused=f"the request cannot be read: {error}"))
         else:
@@ -143,7 +143,7 @@ class PublishedStacks:
 
     def _hand_out(self, word: str, answer: Callable[[TracePart], None]) -> None:
         try:
-            wish = msgspec.json.decode(word.removeprefix(TRACE), type=TraceWish)
+            wish = msgspec.json.decode(word.removeprefix(TRACE), type=TracePartRequest)
         except msgspec.MsgspecError as error:
             answer(TracePart(trace="", offset=0, why=f"the request cannot be read: {error}"))
         else:
@@ -215,7 +215,7 @@ async def ask_for_replay(
 
 
 async def ask_for_profile(
-    cluster: Cluster, job: str, wish: ProfileWish, wait_s: float = REPLAY_WAIT_S
+    cluster: Cluster, job: str, wish: ProfileRequest, wait_s: float = REPLAY_WAIT_S
 ) -> ProfileReply | None:
     """Likewise. A controller that knows no profiles takes the word for one that wants stacks."""
     reply = await _asked(cluster, job, PROFILE + msgspec.json.encode(wish).decode(), wait_s)
@@ -225,7 +225,7 @@ async def ask_for_profile(
 
 
 async def ask_for_trace_part(
-    cluster: Cluster, job: str, wish: TraceWish, wait_s: float = PART_S
+    cluster: Cluster, job: str, wish: TracePartRequest, wait_s: float = PART_S
 ) -> TracePart | None:
     """Likewise."""
     reply = await _asked(cluster, job, TRACE + msgspec.json.encode(wish).decode(), wait_s)

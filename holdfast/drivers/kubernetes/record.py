@@ -6,6 +6,9 @@ the head stays small for whoever lists jobs, and so that only what has changed i
 head follows each event within a second or two; how often shards are written depends on their size.
 `NAME-journal` (`record_journal.py`) has the whole journal.
 
+Where an update has come to something, the journal is published before the record: a controller that
+is lost after people have read that, and acted on it, is followed by one that knows of it.
+
 A look takes time that decisions need, the longer the larger the job, so the next one waits for a
 multiple of that. All the rest is done in threads.
 """
@@ -98,20 +101,25 @@ class Record:
     async def run(self) -> None:
         """Publish for ever."""
         while True:
-            began = monotonic()
-            found = self._look()
-            looked_s = monotonic() - began
-            eventful = await asyncio.to_thread(_eventful, found, self._told)
-            if eventful or self._due(monotonic()):
-                await self._tell(found)
-            await self._journal.look(eventful=eventful)
-            await asyncio.sleep(pause_s(looked_s))
+            await asyncio.sleep(pause_s(await self.look()))
+
+    async def look(self) -> float:
+        """Publish if there is something new; how long the look took that all else waits for."""
+        began = monotonic()
+        found = self._look()
+        looked_s = monotonic() - began
+        eventful = await asyncio.to_thread(_eventful, found, self._told)
+        await self._journal.look(eventful=eventful, at_once=_updated(found, self._told))
+        if eventful or self._due(monotonic()):
+            await self._tell(found)
+        return looked_s
 
     async def publish(self) -> None:
         """All of it, now."""
         self._pace = Pace()
-        await self._tell(self._look())
+        found = self._look()
         await self._journal.publish()
+        await self._tell(found)
 
     def _due(self, now: float) -> bool:
         return now - self._told_at >= STEADY_S or (self._owed and self._pace.ready(now))
@@ -167,7 +175,13 @@ def _eventful(new: Recorded, old: Recorded | None) -> bool:
         a.ended_at != b.ended_at for a, b in zip(new.incidents, old.incidents, strict=True)
     )
     nodes = [(n.node, n.state) for n in now.nodes] != [(n.node, n.state) for n in then.nodes]
-    return changed or closed or nodes or now.waiting_for != then.waiting_for
+    updated = _updated(new, old)
+    return changed or updated or closed or nodes or now.waiting_for != then.waiting_for
+
+
+def _updated(new: Recorded, old: Recorded | None) -> bool:
+    """Whether an update has come to something, for which somebody waits."""
+    return old is not None and new.status.updates != old.status.updates
 
 
 # ── the shape in the cluster ──────────────────────────────────────────────────────────────────

@@ -46,11 +46,11 @@ class PublishedJournal:
         self._full = False
         self._complain = Complaint()
 
-    async def look(self, *, eventful: bool) -> None:
-        """Publish if something has happened, or now and then."""
+    async def look(self, *, eventful: bool, at_once: bool) -> None:
+        """Publish if something has happened, or now and then; at a pace, unless `at_once`."""
         now = monotonic()
         self._owed = self._owed or eventful or now - self._at >= STEADY_S
-        if self._owed and self._pace.ready(now):
+        if at_once or (self._owed and self._pace.ready(now)):
             await self.publish()
 
     async def publish(self) -> None:

@@ -59,7 +59,7 @@ def connect(address: str, folder: Path) -> str:
     """Connect this process to a Ray cluster; its address. Raises `Error` ray-unreachable."""
     if not ray.is_initialized():
         try:
-            _require_somebody(address)
+            _require_listener(address)
             ray.init(
                 address=address,
                 namespace=namespace_of(folder),
@@ -90,7 +90,7 @@ def _unreachable(address: str, error: Exception) -> Error:
     )
 
 
-def _require_somebody(address: str) -> None:
+def _require_listener(address: str) -> None:
     """Ray itself tries for minutes. Raises `OSError`."""
     named = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     host, _, port = named.rpartition(":")

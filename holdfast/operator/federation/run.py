@@ -118,7 +118,7 @@ class Federation:
         self._against: dict[int, str] = {}  # why a cluster did not take the job when it was asked
         self._quiet: dict[int, str] = {}  # why a cluster could not be asked
         self._wishes = 0
-        self._wished = asyncio.Event()
+        self._requested = asyncio.Event()
         self.state = read(self._path, len(self._places))
 
     async def run(self, *, placed_only: bool = False) -> FederationState:
@@ -141,11 +141,11 @@ class Federation:
             await self._clusters.popitem()[1].close()
 
     async def _pause(self) -> None:
-        self._wished.clear()
+        self._requested.clear()
         runs = any(standing.role is Role.RUNS for standing in self.state.standings)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_EVERY_S if runs else ASK_EVERY_S):
-                await self._wished.wait()
+                await self._requested.wait()
 
     async def step(self, now: float) -> None:
         """Look, decide, write down, act."""
@@ -189,7 +189,7 @@ class Federation:
     def ask_to_stop(self) -> None:
         """The job ends where it runs: gently, the second time at once; the third ends us."""
         self._wishes += 1
-        self._wished.set()
+        self._requested.set()
 
     async def _pass_on(self) -> None:
         """To every cluster that has the job; again and again, for it may be on its way."""

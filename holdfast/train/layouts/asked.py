@@ -9,7 +9,7 @@ from holdfast.errors import Error
 from holdfast.train.layouts.tensor import Plan
 
 
-class ModelWishes(NamedTuple):
+class ModelRequirements(NamedTuple):
     """What `run.parallelize()` is told about a model."""
 
     blocks: str | None = None

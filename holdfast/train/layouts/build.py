@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from holdfast.dimensions import across_nodes
 from holdfast.train.layouts import tensor
-from holdfast.train.layouts.asked import AskedLayout, ModelWishes, unsupported
+from holdfast.train.layouts.asked import AskedLayout, ModelRequirements, unsupported
 from holdfast.train.layouts.blocks import Blocks, find_blocks, require_blocks, wrap_forward
 from holdfast.train.layouts.context import SharedContext
 from holdfast.train.layouts.experts import divide_experts, expert_mesh, experts_of
@@ -40,7 +40,7 @@ class Built(NamedTuple):
 
 
 def build(
-    model: nn.Module, asked: AskedLayout, mesh: Callable[[], DeviceMesh], wishes: ModelWishes
+    model: nn.Module, asked: AskedLayout, mesh: Callable[[], DeviceMesh], wishes: ModelRequirements
 ) -> Built:
     """`model`, on its device, in the layout. The same on all ranks before.
 
@@ -73,7 +73,9 @@ def build(
     return _sharded(built, blocks, over, layout.precision) if over is not None else built
 
 
-def _plan(model: nn.Module, asked: AskedLayout, wishes: ModelWishes) -> dict[str, ParallelStyle]:
+def _plan(
+    model: nn.Module, asked: AskedLayout, wishes: ModelRequirements
+) -> dict[str, ParallelStyle]:
     if asked.dimensions.tp == 1:
         return {}
     plan = tensor.plan_of(model, wishes.plan)
@@ -86,7 +88,7 @@ def _context(
     model: nn.Module,
     asked: AskedLayout,
     blocks: Blocks,
-    wishes: ModelWishes,
+    wishes: ModelRequirements,
     mesh: Callable[[], DeviceMesh],
 ) -> SharedContext | None:
     if asked.dimensions.cp == 1:

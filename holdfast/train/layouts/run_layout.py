@@ -16,7 +16,7 @@ from holdfast.train.elastic import policy_in
 from holdfast.train.group import join_alone
 from holdfast.train.layouts.asked import (
     AskedLayout,
-    ModelWishes,
+    ModelRequirements,
     require_plain_options,
     unsupported,
 )
@@ -90,7 +90,7 @@ class RunLayout:
     def parallelize(
         self,
         model: nn.Module,
-        wishes: ModelWishes,
+        wishes: ModelRequirements,
         options: Mapping[str, Any],
         settled: Callable[[], bool],
     ) -> nn.Module:

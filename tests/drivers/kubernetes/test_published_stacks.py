@@ -29,11 +29,11 @@ from holdfast.messages import ChecksReply, ReplayReply, StacksReply
 from holdfast.profiles import (
     TRACE_PART_BYTES,
     ProfileReply,
-    ProfileWish,
+    ProfileRequest,
     RankProfile,
     TakeTracePart,
     TracePart,
-    TraceWish,
+    TracePartRequest,
 )
 from holdfast.stacks import StackGroup, ThreadStack
 from tests.drivers.kubernetes.asking import asked
@@ -63,7 +63,7 @@ def _repeated(wish: StepsToRepeat, reply: Callable[[ReplayReply], None]) -> None
     reply(ReplayReply(verdict="genuine", summary=f"step {wish.step}"))
 
 
-def _profiled(wish: ProfileWish, reply: Callable[[ProfileReply], None]) -> None:
+def _profiled(wish: ProfileRequest, reply: Callable[[ProfileReply], None]) -> None:
     reply(ProfileReply(ranks=(RankProfile(rank=wish.ranks[0], steps=wish.steps),)))
 
 
@@ -71,7 +71,7 @@ TRACE = bytes(range(256)) * 4_000  # of two parts
 LARGE = 5  # a rank whose trace is larger than what is fetched
 
 
-def _handed_out(wish: TraceWish, reply: Callable[[TracePart], None]) -> None:
+def _handed_out(wish: TracePartRequest, reply: Callable[[TracePart], None]) -> None:
     part, rank = wish.part, wish.part.trace.partition("rank-")[2]
     told = TracePart(trace=part.trace, offset=part.offset)
     if rank.startswith("1."):
@@ -152,7 +152,7 @@ def test_whoever_asks_gets_what_the_controller_answers_to_just_that() -> None:
         assert repeated == ReplayReply(verdict="genuine", summary="step 7")
         garbage = {"metadata": {"annotations": {STACKS: f"{published_stacks.REPLAY}{{"}}}
         await api.patch(CONFIG_MAPS, "run-job", garbage)
-        profile = ProfileWish(id="a1", steps=3, ranks=(4,))
+        profile = ProfileRequest(id="a1", steps=3, ranks=(4,))
         measured = await published_stacks.ask_for_profile(api, "run", profile)
         assert measured == ProfileReply(ranks=(RankProfile(rank=4, steps=3),))
         garbage = {"metadata": {"annotations": {STACKS: f"{published_stacks.PROFILE}{{"}}}
@@ -191,9 +191,9 @@ def test_a_part_whose_word_another_was_written_over_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = RankProfile(rank=0, node="n", trace="profiles/a1/rank-0.json.gz")
-    asked = list[TraceWish]()
+    asked = list[TracePartRequest]()
 
-    async def ask(cluster: Api, job: str, wish: TraceWish) -> TracePart | None:
+    async def ask(cluster: Api, job: str, wish: TracePartRequest) -> TracePart | None:
         asked.append(wish)
         lost = len(asked) % 2 == 1
         return None if lost else await published_stacks.ask_for_trace_part(cluster, job, wish)
@@ -222,7 +222,7 @@ def test_who_is_silent_is_not_asked_for_each_rank_and_a_refusal_costs_one_trace(
     ]
     asked = list[str]()
 
-    async def ask(_cluster: Api, _job: str, wish: TraceWish) -> TracePart | None:
+    async def ask(_cluster: Api, _job: str, wish: TracePartRequest) -> TracePart | None:
         asked.append(wish.part.trace)
         match len(asked):
             case 1:
@@ -245,9 +245,11 @@ def test_an_answer_that_others_wait_for_is_not_gone_with_the_next_part_of_a_trac
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(published_stacks, "STAYS_S", PATIENCE_S, raising=False)
-    wish = ProfileWish(id="a1", ranks=(2,))
+    wish = ProfileRequest(id="a1", ranks=(2,))
     words = [published_stacks.PROFILE + msgspec.json.encode(wish).decode()]
-    part = TraceWish(id="b1", node="n", part=TakeTracePart(trace="profiles/a1/rank-0.json.gz"))
+    part = TracePartRequest(
+        id="b1", node="n", part=TakeTracePart(trace="profiles/a1/rank-0.json.gz")
+    )
     words.append(published_stacks.TRACE + msgspec.json.encode(part).decode())
 
     async def story(it: FakeCluster, api: Api) -> None:
@@ -286,7 +288,7 @@ def test_what_is_too_much_for_a_config_map_loses_its_end() -> None:
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_controller_that_begins_again_takes_no_profile_again(answered: bool) -> None:
-    wish = ProfileWish(id="a1", steps=3, ranks=(4,))
+    wish = ProfileRequest(id="a1", steps=3, ranks=(4,))
     word = published_stacks.PROFILE + msgspec.json.encode(wish).decode()
 
     async def story(it: FakeCluster, api: Api) -> None:
@@ -295,9 +297,9 @@ def test_a_controller_that_begins_again_takes_no_profile_again(answered: bool) -
         if answered:
             meta = {"name": "run-stacks"}
             it.store.create(CONFIG_MAPS, "default", {"metadata": meta, "data": {ASKED: word}})
-        taken: list[ProfileWish] = []
+        taken: list[ProfileRequest] = []
 
-        def profile(wish: ProfileWish, reply: Callable[[ProfileReply], None]) -> None:
+        def profile(wish: ProfileRequest, reply: Callable[[ProfileReply], None]) -> None:
             taken.append(wish)
             _profiled(wish, reply)
 
@@ -320,7 +322,7 @@ def test_what_could_not_be_seen_when_it_began_is_taken_for_an_old_word() -> None
         second = PublishedStacks(it.api(account="nobody"), "run", OWNER, asks)
         await second.load()
         for name in ("a1", "a2"):
-            wish = ProfileWish(id=name, steps=3, ranks=(4,))
+            wish = ProfileRequest(id=name, steps=3, ranks=(4,))
             second.wanted(published_stacks.PROFILE + msgspec.json.encode(wish).decode())
         first, then = (second._answers.get_nowait().reply for _ in range(2))
         assert first == ProfileReply(refused=BEGAN_AGAIN)
@@ -331,7 +333,7 @@ def test_what_could_not_be_seen_when_it_began_is_taken_for_an_old_word() -> None
 
 def test_a_controller_without_profiles_is_named() -> None:
     async def story(_: FakeCluster, api: Api) -> None:
-        told = await published_stacks.ask_for_profile(api, "run", ProfileWish(id="a1"))
+        told = await published_stacks.ask_for_profile(api, "run", ProfileRequest(id="a1"))
         assert told is not None and "version of Holdfast without profiles" in told.refused
 
     with pytest.MonkeyPatch.context() as older:

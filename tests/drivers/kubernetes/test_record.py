@@ -22,6 +22,7 @@ from holdfast.drivers.kubernetes.record import Record, Recorded, recorded, recor
 from holdfast.drivers.kubernetes.record_journal import published_journal
 from holdfast.drivers.kubernetes.sharded import Cache
 from holdfast.journal import VERSION, Header, Journal
+from holdfast.status import UpdateStatus
 from record import incident, node
 from record import record as large_record
 from tests.drivers.kubernetes.asking import job
@@ -154,6 +155,43 @@ def test_the_head_follows_events_while_the_pace_holds_shards_back(
         await book.record._tell(book.shown)
         found = await recorded(api, "gpt", journal=False)
         assert found is not None and found.status.nodes == fewer.nodes
+
+    playing(story)
+
+
+def test_what_became_of_an_update_is_told_at_once_and_never_before_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller after one that was lost in between knew of no refusal that people had read,
+    and gave its number to their next update."""
+    update = UpdateStatus(
+        version=2, id="x", by="me", at=1.0, when="now", stage="preparing", why=None, code=None,
+        sets={}, back=False, attempt=None, incidents=(), image="img:none",
+    )  # fmt: skip
+
+    async def story(_: FakeCluster, api: Api) -> None:
+        book = await begun(api, tmp_path, large_record(3, 2))
+        await book.record.look()
+        written: list[str] = []
+        apply = api.apply
+
+        async def noted(body: Body) -> Body:
+            written.append(body["metadata"]["name"])
+            return await apply(body)
+
+        monkeypatch.setattr(api, "apply", noted)
+        await book.record.look()
+        assert written == [], "nothing is new"
+        for stage in ("preparing", "refused"):
+            one = msgspec.structs.replace(update, stage=stage)
+            status = msgspec.structs.replace(book.shown.status, updates=(one,))
+            book.shown = msgspec.structs.replace(book.shown, status=status)
+            grown(book.path, 1)
+            await book.record.look()
+            assert written == ["gpt-journal", "gpt-record"]
+            journal = await published_journal(api, "gpt")
+            assert journal == book.path.read_bytes()
+            written.clear()
 
     playing(story)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.drivers import client
-from holdfast.profiles import AUTOMATIC, ProfileWish
+from holdfast.profiles import AUTOMATIC, ProfileRequest
 from holdfast.status import JobStatus
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, guide, program, small
 from tests.end_to_end.local.short_blocks import BLOCK_S, WithShortBlocks
@@ -144,7 +144,7 @@ def test_who_cannot_be_profiled_is_told_so_and_nothing_is_left(home: Path) -> No
     assert "rank 1: its worker ended" in told and "rank 0: its worker ended" in told
     assert left(job) == []
     job.wait_step(2, attempt=2)
-    assert client.profile(job.folder, ProfileWish(id="again", steps=1)).ranks[0].why == ""
+    assert client.profile(job.folder, ProfileRequest(id="again", steps=1)).ranks[0].why == ""
     stop(job)
     ended = holdfast("profile", job.name)
     assert (ended.returncode, "job-not-running" in ended.stderr) == (4, True)

@@ -94,6 +94,37 @@ def test_a_killed_actor_is_replaced_and_what_a_dead_controller_leaves_is_ended_b
 
 
 @long
+def test_a_job_whose_ray_cluster_is_gone_is_ended_by_force_and_may_be_replaced(
+    home: Path,
+    loopback: None,  # noqa: ARG001
+) -> None:
+    """Its controller ends with the cluster, or is killed."""
+    needs("ray")
+    cluster = RayMachines(1)
+    try:
+        job = program(
+            home, "import time; print('up', flush=True); time.sleep(600)",
+            nodes=1, ray={"address": cluster.address, "strategy": "PACK"},
+        ).start("--on", "ray")  # fmt: skip
+        job.wait_until(lambda s: s.phase == "running", "it runs")
+    finally:
+        cluster.close()
+    assert job.process is not None
+    job.process.kill()
+    job.process.wait()
+    refused = holdfast("stop", job.name)
+    assert refused.stderr.startswith("error[ray-unreachable]"), refused.stderr
+    assert f"holdfast stop --force {job.name}" in refused.stderr
+    told = holdfast("stop", "--force", job.name)
+    assert f"{job.name} is recorded as stopped" in told.stdout, told.stdout + told.stderr
+    status = job.status()
+    assert status.outcome == "stopped"
+    assert "whether its nodes still run is not known" in (status.why or "")
+    again = holdfast("run", "--replace", "--name", job.name, "--no-python", "true")
+    assert again.returncode == 0, again.stderr
+
+
+@long
 def test_a_lost_machine_of_ray_is_replaced_and_all_is_given_back(
     home: Path, machines: RayMachines
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.diagnosis.hang import judge_behind
+from holdfast.diagnosis.hang import judge_after_loop
 from holdfast.events import HangJudged, HangSuspected, Judgement
 from holdfast.stacks import StackGroup
 from tests.diagnosis.test_hang import ALL_REDUCE, JOINS, SCRIPT, THREAD, ranks, stands
@@ -17,7 +17,7 @@ def judged_behind(
     suspicion = HangSuspected(
         attempt=4, ago_s=3600.0, budget_s=120.0, step=100, step_s=0.0, trained=True, ranks=(),
     )  # fmt: skip
-    return judge_behind(suspicion, groups, missing, long=long)
+    return judge_after_loop(suspicion, groups, missing, long=long)
 
 
 @pytest.mark.parametrize("does", ["still", "background", "busy"])
