@@ -45,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitStatus.INTERRUPTED
     except OSError as exc:
         return _failed(_of_the_system(exc))
+    except UnicodeEncodeError as exc:
+        return _failed(_of_the_locale(exc))
     except RuntimeError as exc:
         return _failed(_without_home(exc))
 
@@ -94,27 +96,22 @@ def _require_text(given: list[str]) -> None:
     import os
 
     words = {f"argument {i}": word for i, word in enumerate(given, 1)}
-    words["HOLDFAST_HOME"] = os.environ.get("HOLDFAST_HOME", "")
+    home = "HOLDFAST_HOME" if os.environ.get("HOLDFAST_HOME") else "HOME"
+    words[home] = os.environ.get(home, "")
     for name, word in words.items():
-        if word.isascii():
-            continue
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise _no_text(given, name, word) from None
+        if not word.isascii():
+            _require_text_of(given, name, word)
 
 
-def _no_text(given: list[str], name: str, word: str) -> Error:
+def _require_text_of(given: list[str], name: str, word: str) -> None:
     from holdfast.cli.usage import heed_json
-    from holdfast.errors import shown
+    from holdfast.files import require_text
 
-    heed_json(given)
-    return Error(
-        "usage",
-        f"{name} is not UTF-8 text: {shown(word)}",
-        why="jobs and their records are stored as UTF-8, which cannot represent these bytes",
-        help="use UTF-8; for a path, rename the file or use a symbolic link",
-    )
+    try:
+        require_text(name, word)
+    except Error:
+        heed_json(given)
+        raise
 
 
 def _version() -> int:
@@ -151,6 +148,16 @@ def _of_the_system(exc: OSError) -> Error:
     except OSError as again:
         return unwritable(again)
     return unusable(exc)
+
+
+def _of_the_locale(exc: UnicodeEncodeError) -> Error:
+    """What the system cannot be given in the encoding of the locale; in UTF-8 it is a mistake of
+    ours."""
+    from holdfast.files import not_text
+
+    if sys.getfilesystemencoding() == "utf-8":
+        raise exc
+    return not_text("a name", exc.object)
 
 
 def _without_home(exc: RuntimeError) -> Error:

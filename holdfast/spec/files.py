@@ -8,10 +8,11 @@ import os
 import shutil
 import stat
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.errors import Error
+from holdfast.files import require_text
 from holdfast.spec.job import Job
 
 _PATH = (
@@ -25,10 +26,12 @@ _PROGRAM = (
 
 
 def require_files(job: Job) -> None:
-    """Raise `Error` with slug `script-not-found` unless everything is there.
+    """Raise `Error` with slug `script-not-found` unless everything is there, and `locale-encoding`
+    if workers could not be told of it.
 
     A module cannot be looked up without running code of its packages, so it is not.
     """
+    require_texts(job)
     if why := _not_there(job.workdir, stat.S_ISDIR, "no such folder"):
         raise _missing(job, f"the working folder {job.workdir}", why)
     if job.script is not None and (why := _not_there(job.script, stat.S_ISREG, "no such file")):
@@ -38,6 +41,25 @@ def require_files(job: Job) -> None:
         raise _missing(job, f"the script {job.script}", f"it is not Python but {kind}", _PROGRAM)
     if job.command is not None and _program(job) is None:
         raise _missing(job, f"the program {job.command[0]}", "not found, or not executable")
+
+
+def require_texts(job: Job) -> None:
+    """Raise `Error` unless workers can be told all that the job says: also the folders that were
+    put before its paths, which nobody has looked at."""
+    for text in _texts(job.model_dump()):
+        require_text(f"part of job {job.name}", text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            yield from (text for pair in value.items() for part in pair for text in _texts(part))
+        case list() | tuple():
+            yield from (text for part in value for text in _texts(part))
+        case _:
+            pass
 
 
 def _not_there(path: str, is_right: Callable[[int], bool], missing: str) -> str | None:
