@@ -81,6 +81,7 @@ def _prepare_streams() -> None:
     gets escapes for what it cannot hold."""
     import os
 
+    _keep_standard_descriptors()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -89,6 +90,18 @@ def _prepare_streams() -> None:
             stream.errors == "strict" or stream.encoding.lower() != "utf-8"
         ):  # in the locale C the errors are surrogateescape, which takes no character beyond it
             stream.reconfigure(errors="backslashreplace")
+
+
+def _keep_standard_descriptors() -> None:
+    """Of one that is closed the next file would get the number: the lock of a job, which its
+    controller then does not inherit, or a journal, in which the errors of libraries end up."""
+    import os
+
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _require_text(given: list[str]) -> None:

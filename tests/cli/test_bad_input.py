@@ -164,6 +164,18 @@ def test_bytes_that_are_no_text_and_closed_streams_end_no_command_in_a_traceback
     assert "8 \\xd7 h100" in said
 
 
+def test_what_is_closed_leaves_its_number_to_no_file_of_ours(tmp_path: Path) -> None:
+    """With `<&-` the lock of a job got number 0, and its controller something else for it."""
+    opens = "import sys; from holdfast.cli import main; main(['explain', 'usage']); "
+    opens += "print(open('/dev/null').fileno(), sys.stdin, file=open(sys.argv[1], 'a'))"
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        words = [sys.executable, "-c", opens, str(tmp_path / "numbers")]
+        subprocess.run(["bash", "-c", f'"$@" {closed}', "-", *words], timeout=PATIENCE_S, check=True)
+    numbers = [line.split() for line in (tmp_path / "numbers").read_text().splitlines()]
+    assert len(numbers) == 4 and all(int(number) > 2 for number, *_ in numbers), numbers
+    assert [stdin for _, stdin, *_ in numbers].count("None") == 2
+
+
 IN_ASCII = """
 import contextlib, io, json, sys
 from holdfast.cli import main, output
@@ -368,6 +380,16 @@ def test_the_home_of_a_variable_that_no_shell_has_read_is_expanded(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HOLDFAST_HOME", "~/records")
     assert jobs_home() == tmp_path / "records" / "jobs"
+
+
+def test_a_home_that_is_not_absolute_is_one_folder_wherever_processes_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for home, variable in (("here/.holdfast", "HOME"), ("here", "HOLDFAST_HOME")):
+        monkeypatch.delenv("HOLDFAST_HOME", raising=False)
+        monkeypatch.setenv(variable, "here")
+        assert jobs_home() == tmp_path / home / "jobs"
 
 
 def test_a_working_directory_that_was_removed_is_said_to_be_gone(
