@@ -131,7 +131,8 @@ def stop_abandoned(folder: Path, by: str) -> int:
     new controller adopts nodes that are about to be killed, and none loses its own.
 
     Raises `Error` job-running if a controller has it, process-stuck, and ray-unreachable unless the
-    job has ended. A record that cannot be written is told and stays as it is.
+    job has ended; and `PermissionError` if the job is another user's. A record that cannot be
+    written is told and stays as it is.
     """
     with contextlib.ExitStack() as held:
         unwritable = _locked_if_possible(folder, held)
@@ -157,11 +158,14 @@ def stop_abandoned(folder: Path, by: str) -> int:
 
 
 def _locked_if_possible(folder: Path, held: contextlib.ExitStack) -> OSError | None:
-    """Where the system refuses the lock, no controller can get it either. Raises `Error`
-    job-running."""
+    """Where the system refuses the lock, no controller can get it either, but for one of the user
+    whose record it is: of that user's processes we see none. Raises `Error` job-running and
+    `PermissionError`."""
     try:
         held.enter_context(records.locked(folder))
     except OSError as error:
+        if isinstance(error, PermissionError) and folder.stat().st_uid != os.geteuid():
+            raise
         return error
     return None
 

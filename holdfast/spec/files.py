@@ -4,6 +4,7 @@ Asked before anything starts: a typing mistake should cost a second, not a start
 """
 
 import ast
+import errno
 import os
 import shutil
 import stat
@@ -71,7 +72,8 @@ def _not_there(path: str, is_right: Callable[[int], bool], missing: str) -> str 
     except OSError as exc:  # a loop of links, a name that is too long, a folder that is closed
         return exc.strerror or str(exc)
     if is_right(mode):
-        return None
+        right = os.R_OK if stat.S_ISREG(mode) else os.X_OK
+        return None if os.access(path, right, effective_ids=True) else os.strerror(errno.EACCES)
     if stat.S_ISDIR(mode) and os.path.isfile(os.path.join(path, "__main__.py")):
         return "it is a folder: name the __main__.py in it"
     return "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file or folder"
