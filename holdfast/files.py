@@ -15,6 +15,7 @@ from typing import BinaryIO
 from holdfast.errors import Error, shown
 
 SMALL_BYTES = 16 << 20  # what is one document is never larger
+GROWN_BYTES = 1 << 16  # that somebody may add meanwhile
 _PATHS = {
     errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST,
     errno.ENOTEMPTY, errno.EINVAL, errno.EFBIG, errno.ENXIO,
@@ -38,7 +39,7 @@ def read_plain(path: Path, limit: int = SMALL_BYTES) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"its size is {size} bytes, the limit is {limit}", str(path))
-        return file.read(limit)
+        return file.read(min(size + GROWN_BYTES, limit))  # as much memory is taken before it is read
 
 
 def require_memory(fd: int, name: str, least_bytes: int = 0) -> None:

@@ -51,8 +51,8 @@ SLUGS: dict[str, Slug] = {
     "limit-too-small": Slug(
         ExitStatus.PLATFORM,
         "A per-process limit of this shell (`ulimit -a`) is too small for the job: the number of "
-        "open files, or the file size, which also limits the shared memory for snapshots. "
-        "Nothing was started.",
+        "open files, virtual memory, or the file size, which also limits the shared memory for "
+        "snapshots. Nothing was started.",
     ),
     "machine-too-small": Slug(
         ExitStatus.PLATFORM,

@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(_of_the_locale(exc))
     except RuntimeError as exc:
         return _failed(_without_home(exc))
+    except MemoryError as exc:
+        return _failed(_without_memory(exc))
 
 
 def _run(given: list[str]) -> int:
@@ -182,3 +184,18 @@ def _without_home(exc: RuntimeError) -> Error:
     except Error as error:
         return error
     raise exc
+
+
+def _without_memory(exc: MemoryError) -> Error:
+    """A limit of the shell on it; where there is none it is a mistake of ours, or of the machine."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        raise exc
+    return Error(
+        "limit-too-small",
+        f"the limit on virtual memory, in KiB (ulimit -v), is {limit // 1024}: too little for this",
+        why="the command ran out of memory",
+        help="ulimit -S -v unlimited   (in another shell if the hard limit of this one is lower)",
+    )

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -300,6 +301,22 @@ def test_without_a_home_directory_the_variable_to_set_is_named(
     said = capsys.readouterr().err
     assert said.startswith("error[home-unknown]")
     assert "HOLDFAST_HOME" in said
+
+
+def test_a_limit_on_memory_that_is_too_small_for_a_command_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def too_much(_: Sequence[str]) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr("holdfast.cli._run", too_much)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60 << 20, 60 << 20))
+    assert main(["status"]) == ExitStatus.PLATFORM
+    said = capsys.readouterr().err
+    assert said.startswith("error[limit-too-small]") and "(ulimit -v), is 61440" in said
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    with pytest.raises(MemoryError):
+        main(["status"])
 
 
 def test_a_name_that_another_command_takes_first_gets_the_next_number(
