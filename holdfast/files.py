@@ -39,7 +39,7 @@ def read_plain(path: Path, limit: int = SMALL_BYTES) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"its size is {size} bytes, the limit is {limit}", str(path))
-        return file.read(min(size + GROWN_BYTES, limit))  # as much memory is taken before it is read
+        return file.read(min(size + GROWN_BYTES, limit))  # read() takes as much memory
 
 
 def require_memory(fd: int, name: str, least_bytes: int = 0) -> None:

@@ -187,7 +187,7 @@ def _without_home(exc: RuntimeError) -> Error:
 
 
 def _without_memory(exc: MemoryError) -> Error:
-    """A limit of the shell on it; where there is none it is a mistake of ours, or of the machine."""
+    """A limit of the shell on it; without one the traceback says what took so much."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)

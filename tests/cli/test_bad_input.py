@@ -171,7 +171,8 @@ def test_what_is_closed_leaves_its_number_to_no_file_of_ours(tmp_path: Path) -> 
     opens += "print(open('/dev/null').fileno(), sys.stdin, file=open(sys.argv[1], 'a'))"
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
         words = [sys.executable, "-c", opens, str(tmp_path / "numbers")]
-        subprocess.run(["bash", "-c", f'"$@" {closed}', "-", *words], timeout=PATIENCE_S, check=True)
+        shell = ["bash", "-c", f'"$@" {closed}', "-"]
+        subprocess.run([*shell, *words], timeout=PATIENCE_S, check=True)
     numbers = [line.split() for line in (tmp_path / "numbers").read_text().splitlines()]
     assert len(numbers) == 4 and all(int(number) > 2 for number, *_ in numbers), numbers
     assert [stdin for _, stdin, *_ in numbers].count("None") == 2
