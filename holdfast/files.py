@@ -8,12 +8,14 @@ import errno
 import os
 import shlex
 import stat
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.errors import Error
+from holdfast.errors import Error, shown
 
 SMALL_BYTES = 16 << 20  # what is one document is never larger
+GROWN_BYTES = 1 << 16  # that somebody may add meanwhile
 _PATHS = {
     errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST,
     errno.ENOTEMPTY, errno.EINVAL, errno.EFBIG, errno.ENXIO,
@@ -37,7 +39,7 @@ def read_plain(path: Path, limit: int = SMALL_BYTES) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"its size is {size} bytes, the limit is {limit}", str(path))
-        return file.read(limit)
+        return file.read(min(size + GROWN_BYTES, limit))  # read() takes as much memory
 
 
 def require_memory(fd: int, name: str, least_bytes: int = 0) -> None:
@@ -110,6 +112,39 @@ def require_home() -> None:
             why=f"HOME is not set, and user ID {os.getuid()} has no entry in /etc/passwd",
             help="export HOLDFAST_HOME=/path/to/a/folder   (or set HOME)",
         ) from error
+
+
+def require_text(name: str, text: str) -> None:
+    """Raise `Error` unless `text` can be stored, as UTF-8, and given to the system, in the encoding
+    of the locale; `name` says what it is."""
+    try:
+        text.encode()  # where the locale had no characters for some bytes, there are surrogates
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise not_text(name, text) from None
+
+
+def not_text(name: str, text: str) -> Error:
+    """The error for text that is no UTF-8, or that is, but not for the locale of this shell."""
+    try:
+        meant = os.fsencode(text).decode()
+    except UnicodeEncodeError:  # from a job file
+        meant = text
+    except UnicodeDecodeError:
+        return Error(
+            "usage",
+            f"{name} is not UTF-8 text: {shown(text)}",
+            why="jobs and their records are stored as UTF-8, which cannot represent these bytes",
+            help="use UTF-8; for a path, rename the file or use a symbolic link",
+        )
+    forbidden = os.environ.get("PYTHONUTF8") == "0"
+    return Error(
+        "locale-encoding",
+        f"the locale of this shell cannot represent {name}: {shown(meant)}",
+        why=f"its encoding is {sys.getfilesystemencoding()}"
+        + (", and PYTHONUTF8=0 keeps Python from using UTF-8 instead" if forbidden else ""),
+        help="export PYTHONUTF8=1   (or: export LC_ALL=C.UTF-8)",
+    )
 
 
 # ── the system's errors ───────────────────────────────────────────────────────────────────────

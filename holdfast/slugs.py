@@ -23,6 +23,11 @@ SLUGS: dict[str, Slug] = {
         "The command line is invalid: an unknown option, a missing value, or mutually exclusive "
         "options. `holdfast COMMAND --help` lists the accepted options.",
     ),
+    "locale-encoding": Slug(
+        ExitStatus.USAGE,
+        "A path, an argument or a variable has a character that the encoding of the shell's locale "
+        "lacks (`LC_ALL=C` with `PYTHONUTF8=0`, Latin-1). Nothing was started.",
+    ),
     "unknown-slug": Slug(
         ExitStatus.NOT_FOUND,
         "`holdfast explain` accepts only the slugs that errors print in brackets. Without an "
@@ -46,8 +51,8 @@ SLUGS: dict[str, Slug] = {
     "limit-too-small": Slug(
         ExitStatus.PLATFORM,
         "A per-process limit of this shell (`ulimit -a`) is too small for the job: the number of "
-        "open files, or the file size, which also limits the shared memory for snapshots. "
-        "Nothing was started.",
+        "open files, virtual memory, or the file size, which also limits the shared memory for "
+        "snapshots. Nothing was started.",
     ),
     "machine-too-small": Slug(
         ExitStatus.PLATFORM,

@@ -193,7 +193,7 @@ def _make_folder(pod: PodEnvironment, job: Job) -> None:
     """The job's folder as agents know it. Raises `OSError`."""
     folder = pod.folder
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / "job.json").write_text(job.model_dump_json())
+    (folder / "job.json").write_text(job.model_dump_json(), encoding="utf-8")
     address = msgspec.json.encode({"host": pod.host, "port": pod.port})
     (folder / "controller.json").write_bytes(address)
     token = folder / "token"

@@ -45,8 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitStatus.INTERRUPTED
     except OSError as exc:
         return _failed(_of_the_system(exc))
+    except UnicodeEncodeError as exc:
+        return _failed(_of_the_locale(exc))
     except RuntimeError as exc:
         return _failed(_without_home(exc))
+    except MemoryError as exc:
+        return _failed(_without_memory(exc))
 
 
 def _run(given: list[str]) -> int:
@@ -79,6 +83,7 @@ def _prepare_streams() -> None:
     gets escapes for what it cannot hold."""
     import os
 
+    _keep_standard_descriptors()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -89,32 +94,39 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _keep_standard_descriptors() -> None:
+    """Of one that is closed the next file would get the number: the lock of a job, which its
+    controller then does not inherit, or a journal, in which the errors of libraries end up."""
+    import os
+
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def _require_text(given: list[str]) -> None:
     """Raise unless every argument, and the name of our folder, is UTF-8: they end up in JSON."""
     import os
 
     words = {f"argument {i}": word for i, word in enumerate(given, 1)}
-    words["HOLDFAST_HOME"] = os.environ.get("HOLDFAST_HOME", "")
+    home = "HOLDFAST_HOME" if os.environ.get("HOLDFAST_HOME") else "HOME"
+    words[home] = os.environ.get(home, "")
     for name, word in words.items():
-        if word.isascii():
-            continue
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise _no_text(given, name, word) from None
+        if not word.isascii():
+            _require_text_of(given, name, word)
 
 
-def _no_text(given: list[str], name: str, word: str) -> Error:
+def _require_text_of(given: list[str], name: str, word: str) -> None:
     from holdfast.cli.usage import heed_json
-    from holdfast.errors import shown
+    from holdfast.files import require_text
 
-    heed_json(given)
-    return Error(
-        "usage",
-        f"{name} is not UTF-8 text: {shown(word)}",
-        why="jobs and their records are stored as UTF-8, which cannot represent these bytes",
-        help="use UTF-8; for a path, rename the file or use a symbolic link",
-    )
+    try:
+        require_text(name, word)
+    except Error:
+        heed_json(given)
+        raise
 
 
 def _version() -> int:
@@ -153,6 +165,16 @@ def _of_the_system(exc: OSError) -> Error:
     return unusable(exc)
 
 
+def _of_the_locale(exc: UnicodeEncodeError) -> Error:
+    """What the system cannot be given in the encoding of the locale; in UTF-8 it is a mistake of
+    ours."""
+    from holdfast.files import not_text
+
+    if sys.getfilesystemencoding() == "utf-8":
+        raise exc
+    return not_text("a name", exc.object)
+
+
 def _without_home(exc: RuntimeError) -> Error:
     """What pathlib raises for `~` where there is no home; anything else is a mistake of ours."""
     from holdfast.files import require_home
@@ -162,3 +184,18 @@ def _without_home(exc: RuntimeError) -> Error:
     except Error as error:
         return error
     raise exc
+
+
+def _without_memory(exc: MemoryError) -> Error:
+    """A limit of the shell on it; without one the traceback says what took so much."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        raise exc
+    return Error(
+        "limit-too-small",
+        f"the limit on virtual memory, in KiB (ulimit -v), is {limit // 1024}: too little for this",
+        why="the command ran out of memory",
+        help="ulimit -S -v unlimited   (in another shell if the hard limit of this one is lower)",
+    )

@@ -18,6 +18,7 @@ import typer
 from holdfast.errors import Error, visible
 
 STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+_BEYOND_ASCII = re.compile("[^\x00-\x7f]")
 _OURS = re.compile(f"(\x1b\\[(?:0|{'|'.join(STYLES.values())})m)")
 
 _json_wanted = False
@@ -100,12 +101,20 @@ def printable(text: str, stream: TextIO) -> str:
 
 def json_result(value: Any) -> None:
     """Print the answer as one JSON value; indented on a terminal, else on one line."""
+    verbatim(json_text(value, indent=2 if sys.stdout.isatty() else 0))
+
+
+def json_text(value: Any, indent: int = 0) -> str:
+    """One JSON value, as standard output can hold it; on one line without `indent`."""
+    import json
+
     import msgspec
 
     encoded = msgspec.json.encode(value)
-    if sys.stdout.isatty():
-        encoded = msgspec.json.format(encoded, indent=2)
-    verbatim(encoded.decode())
+    text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+    if text.isascii() or (sys.stdout.encoding or "utf-8").lower() == "utf-8":
+        return text
+    return _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def show_error(error: Error) -> None:

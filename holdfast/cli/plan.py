@@ -247,5 +247,5 @@ def _require_new(path: Path) -> None:
 def _write(path: Path, request: "PlanRequest", best: "Planned") -> None:
     from holdfast.planning.job_file import job_text
 
-    path.write_text(job_text(request, best))
+    path.write_text(job_text(request, best), encoding="utf-8")
     talk(f"{path} written; put your script into it")

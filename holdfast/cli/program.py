@@ -49,11 +49,13 @@ def is_job_file(word: str) -> bool:
 def job_from_file(path: Path, flags: Flags) -> "Job":
     """The job of the file, with what flags change. Raises `Error`."""
     from holdfast.spec import job_from_dict, job_from_yaml
+    from holdfast.spec.files import require_texts
 
     if flags.module or flags.no_python:
         flag = "--module" if flags.module else "--no-python"
         raise _conflict(flag, f"{path.name} already defines the program to run")
     job = job_from_yaml(path)
+    require_texts(job)  # its folder may be in the way
     data = _merged(job.model_dump(mode="json", exclude_unset=True), _changes(flags))
     data["workdir"] = str(Path.cwd() / flags.workdir) if flags.workdir else job.workdir
     return job_from_dict(data, where=f"{path} with the flags given")

@@ -90,7 +90,7 @@ def run(what: RepeatedStep, name: str, nodes: Sequence[str]) -> Ran:
         said.mkdir()
         copy = _copy(what.job, what.place, len(nodes))
         file = Path(temporary, "job.yaml")
-        file.write_text(copy.model_dump_json(exclude_defaults=True))
+        file.write_text(copy.model_dump_json(exclude_defaults=True), encoding="utf-8")
         environment = {
             **os.environ,
             "HOLDFAST_HOME": str(home),

@@ -40,12 +40,14 @@ def resume(
     from holdfast.drivers.limits import require_limits
     from holdfast.drivers.local import require_unended, resume_job
     from holdfast.drivers.records import already_running, controller_alive, load_job
+    from holdfast.spec.files import require_texts
 
     folder = job_folder(name)
     job = load_job(folder)
     if controller_alive(folder):
         raise already_running(job.name)
     require_limits(job)
+    require_texts(job)
     if detach:
         require_unended(folder)
         controller.detach(folder, lock=None, as_json=as_json)

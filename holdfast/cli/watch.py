@@ -9,7 +9,15 @@ from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.live import LiveView
-from holdfast.cli.output import AsJson, JobName, is_terminal, printable, result, verbatim
+from holdfast.cli.output import (
+    AsJson,
+    JobName,
+    is_terminal,
+    json_text,
+    printable,
+    result,
+    verbatim,
+)
 from holdfast.cli.source import Source, job_source, tell
 
 if TYPE_CHECKING:
@@ -68,7 +76,7 @@ def _lines(source: Source, as_json: bool, tick: Callable[["JobStatus"], object])
         status = source.status()
         if _news(status) != told or time.monotonic() - told_at >= LINE_S:
             told, told_at = _news(status), time.monotonic()
-            verbatim(_json(status)) if as_json else result(story.one_line(status, source.words))
+            verbatim(json_text(status)) if as_json else result(story.one_line(status, source.words))
         tick(status)
         if status.controller in OVER:
             return status
@@ -79,9 +87,3 @@ def _news(status: "JobStatus") -> tuple[object, ...]:
     nodes = tuple((node.name, node.state, node.rank) for node in status.nodes)
     waits = status.waiting_for
     return status.phase, status.attempt, status.incidents_count, status.controller, waits, nodes
-
-
-def _json(status: "JobStatus") -> str:
-    import msgspec
-
-    return msgspec.json.encode(status).decode()

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -76,6 +77,9 @@ def inject(folder: Path, fault: str, rank: int | None = None) -> Injected:
     at = time.time()
     try:
         undo = kind.inject(victim)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip()
+        raise impossible(f"{fault}: {shlex.join(error.cmd)}: {said or error}") from error
     except (OSError, psutil.Error, subprocess.SubprocessError) as error:
         raise impossible(f"{fault}: {error}") from error
     return Injected(fault, kind.what, victim, at, undo)

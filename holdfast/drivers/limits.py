@@ -21,6 +21,8 @@ NODE_BYTES = 64 << 20  # that agent, storage process and forkserver have of thei
 WORKER_BYTES = 4 << 20  # and each worker, or one that waits
 PYTHON_BYTES = 12 << 20  # a worker that is Python, before its script does anything
 EACH_PROCESSOR = 128  # workers; of 500 each none had started after ten minutes
+ADDRESS_BYTES_MIN = 384 << 20  # with the stacks of threads, and what malloc and OpenBLAS set aside
+TORCH_ADDRESS_BYTES_MIN = 1 << 30  # and torch's libraries
 FILE_BYTES_MIN = 64 * 1024 * 1024  # journal, logs, and memory of snapshots, which counts as a file
 
 
@@ -30,6 +32,8 @@ def require_limits(job: Job) -> None:
     workers = worker_count(job, os.environ)
     files = max(FILES_MIN, FILES_MIN // 2 + max(FILES_PER_NODE * nodes, FILES_PER_WORKER * workers))
     _require(resource.RLIMIT_NOFILE, files, "open files", "-n", 1)
+    address = TORCH_ADDRESS_BYTES_MIN if job.uses_torch else ADDRESS_BYTES_MIN
+    _require(resource.RLIMIT_AS, address, "virtual memory, in KiB", "-v", 1024)
     _require(resource.RLIMIT_FSIZE, FILE_BYTES_MIN, "the size of a file, in KiB", "-f", 1024)
 
 

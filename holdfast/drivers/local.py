@@ -141,8 +141,8 @@ def stop_abandoned(folder: Path, by: str, *, force: bool = False) -> Abandoned:
 
     Where its Ray cluster cannot be reached, `force` ends the job in its record only: its nodes are
     recorded as not reached. Raises `Error` job-running if a controller has it, process-stuck, and
-    ray-unreachable unless the job has ended or `force` is given. A record that cannot be written is
-    told and stays as it is.
+    ray-unreachable unless the job has ended or `force` is given; and `PermissionError` if the job
+    is another user's. A record that cannot be written is told and stays as it is.
     """
     with contextlib.ExitStack() as held:
         unwritable = _locked_if_possible(folder, held)
@@ -171,11 +171,14 @@ def stop_abandoned(folder: Path, by: str, *, force: bool = False) -> Abandoned:
 
 
 def _locked_if_possible(folder: Path, held: contextlib.ExitStack) -> OSError | None:
-    """Where the system refuses the lock, no controller can get it either. Raises `Error`
-    job-running."""
+    """Where the system refuses the lock, no controller can get it either, but for one of the user
+    whose record it is: of that user's processes we see none. Raises `Error` job-running and
+    `PermissionError`."""
     try:
         held.enter_context(records.locked(folder))
     except OSError as error:
+        if isinstance(error, PermissionError) and folder.stat().st_uid != os.geteuid():
+            raise
         return error
     return None
 

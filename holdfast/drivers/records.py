@@ -52,7 +52,7 @@ def jobs_home() -> Path:
     home = os.environ.get("HOLDFAST_HOME")
     if home:  # as a file of variables has it, no shell has expanded `~`
         return Path(os.path.expanduser(home)).absolute() / "jobs"
-    return Path.home() / ".holdfast" / "jobs"
+    return Path.home().absolute() / ".holdfast" / "jobs"
 
 
 def job_dir(name: str) -> Path:

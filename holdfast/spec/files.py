@@ -4,14 +4,16 @@ Asked before anything starts: a typing mistake should cost a second, not a start
 """
 
 import ast
+import errno
 import os
 import shutil
 import stat
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.errors import Error
+from holdfast.files import require_text
 from holdfast.spec.job import Job
 
 _PATH = (
@@ -25,10 +27,12 @@ _PROGRAM = (
 
 
 def require_files(job: Job) -> None:
-    """Raise `Error` with slug `script-not-found` unless everything is there.
+    """Raise `Error` with slug `script-not-found` unless everything is there, and `locale-encoding`
+    if workers could not be told of it.
 
     A module cannot be looked up without running code of its packages, so it is not.
     """
+    require_texts(job)
     if why := _not_there(job.workdir, stat.S_ISDIR, "no such folder"):
         raise _missing(job, f"the working folder {job.workdir}", why)
     if job.script is not None and (why := _not_there(job.script, stat.S_ISREG, "no such file")):
@@ -40,6 +44,25 @@ def require_files(job: Job) -> None:
         raise _missing(job, f"the program {job.command[0]}", "not found, or not executable")
 
 
+def require_texts(job: Job) -> None:
+    """Raise `Error` unless workers can be told all that the job says: also the folders that were
+    put before its paths, which nobody has looked at."""
+    for text in _texts(job.model_dump()):
+        require_text(f"part of job {job.name}", text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            yield from (text for pair in value.items() for part in pair for text in _texts(part))
+        case list() | tuple():
+            yield from (text for part in value for text in _texts(part))
+        case _:
+            pass
+
+
 def _not_there(path: str, is_right: Callable[[int], bool], missing: str) -> str | None:
     """Why `path` is not what it should be, None if it is."""
     try:
@@ -49,7 +72,8 @@ def _not_there(path: str, is_right: Callable[[int], bool], missing: str) -> str 
     except OSError as exc:  # a loop of links, a name that is too long, a folder that is closed
         return exc.strerror or str(exc)
     if is_right(mode):
-        return None
+        right = os.R_OK if stat.S_ISREG(mode) else os.X_OK
+        return None if os.access(path, right, effective_ids=True) else os.strerror(errno.EACCES)
     if stat.S_ISDIR(mode) and os.path.isfile(os.path.join(path, "__main__.py")):
         return "it is a folder: name the __main__.py in it"
     return "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file or folder"

@@ -15,7 +15,10 @@ import pytest
 
 import recorded_job
 from holdfast import cli
+from holdfast.errors import Error, ExitStatus
 from holdfast.reporting import changes
+from holdfast.spec import Job
+from holdfast.spec.files import require_files
 from tests.patience import PATIENCE_S
 
 NOBODY = 65534
@@ -90,3 +93,31 @@ def test_a_job_that_may_not_be_looked_into_is_not_said_to_be_missing(
         assert cli.main(verb) != 0
     record.chmod(0o555)
     assert "Permission denied" in capsys.readouterr().err
+
+
+def test_of_another_users_job_it_is_not_said_that_nothing_of_it_runs(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its processes are not to be seen, and what is not seen was said not to be there."""
+    (record / "lock").chmod(0o400 if os.geteuid() else 0o444)
+    assert cli.main(["list"]) == 0
+    with _as_another():
+        assert cli.main(["stop", "job"]) == ExitStatus.PLATFORM
+    told = capsys.readouterr()
+    assert "Permission denied" in told.err and "no process" not in told.out
+
+
+@pytest.mark.parametrize(("closed", "words"), [("", "folder"), ("train.py", "script")])
+def test_what_may_not_be_read_is_refused_before_anything_starts(closed: str, words: str) -> None:
+    """A script without the right to read it was started twice, to fail each time."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(name="job", script=f"{folder}/train.py", workdir=folder)
+        for path in (Path(folder), Path(folder, "train.py")):
+            path.touch()
+            path.chmod(0o555)
+        with _as_another():
+            require_files(job)
+        Path(folder, closed).chmod(0)
+        with _as_another(), pytest.raises(Error, match=f"the.* {words} {folder}") as raised:
+            require_files(job)
+        assert raised.value.why == "Permission denied"

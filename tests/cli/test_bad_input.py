@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -144,6 +145,7 @@ def test_bytes_that_are_no_text_and_closed_streams_end_no_command_in_a_traceback
         h() {{ {sys.executable} -m holdfast.cli "$@"; echo "status $?" >&3; }}
         h run train.py $'\\xff' 3>&1 2>&1
         HOLDFAST_HOME=$'/tmp/\\xff' h list 3>&1 2>&1
+        HOLDFAST_HOME= HOME=$'/tmp/\\xff' h list 3>&1 2>&1
         h list --json 3>&2 2>&1 >&-
         h explain no-such-slug 3>&1 >/dev/null 2>&-
         export PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 LC_ALL=C
@@ -155,11 +157,85 @@ def test_bytes_that_are_no_text_and_closed_streams_end_no_command_in_a_traceback
     said = run.stdout + run.stderr
     assert "Traceback" not in said
     assert "argument 3 is not UTF-8 text: '\\udcff'" in said
-    assert "HOLDFAST_HOME is not UTF-8 text: '/tmp/\\udcff'" in said
+    for name in ("HOLDFAST_HOME", "HOME"):
+        assert f"error[usage]: {name} is not UTF-8 text: '/tmp/\\udcff'" in said
     assert [line for line in said.split("\n") if line.startswith("status")] == [
-        "status 2", "status 2", "status 4", "status 0", "status 0",
+        "status 2", "status 2", "status 2", "status 4", "status 0", "status 0",
     ]  # fmt: skip
     assert "8 \\xd7 h100" in said
+
+
+def test_what_is_closed_leaves_its_number_to_no_file_of_ours(tmp_path: Path) -> None:
+    """With `<&-` the lock of a job got number 0, and its controller something else for it."""
+    opens = "import sys; from holdfast.cli import main; main(['explain', 'usage']); "
+    opens += "print(open('/dev/null').fileno(), sys.stdin, file=open(sys.argv[1], 'a'))"
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        words = [sys.executable, "-c", opens, str(tmp_path / "numbers")]
+        shell = ["bash", "-c", f'"$@" {closed}', "-"]
+        subprocess.run([*shell, *words], timeout=PATIENCE_S, check=True)
+    numbers = [line.split() for line in (tmp_path / "numbers").read_text().splitlines()]
+    assert len(numbers) == 4 and all(int(number) > 2 for number, *_ in numbers), numbers
+    assert [stdin for _, stdin, *_ in numbers].count("None") == 2
+
+
+IN_ASCII = """
+import contextlib, io, json, sys
+from holdfast.cli import main, output
+for words in json.load(sys.stdin):
+    output._json_wanted = False
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        print(f"status {main([w.encode().decode('ascii', 'surrogateescape') for w in words])}")
+    print(err.getvalue())
+"""
+
+
+def test_what_the_encoding_of_the_locale_lacks_is_named_with_the_remedy(folder: Path) -> None:
+    """UTF-8 it is, so it was wrong to say that it is not; a path in a job file gave a traceback."""
+    (folder / "größe").mkdir()
+    (folder / "größe" / "train.py").touch()
+    for name, text in {
+        "in-path": "script: größe/train.py",
+        "in-word": "script: train.py\nargs: [größe]",
+        "in-variable": "script: train.py\nenv: {A: größe}",
+        "größe/in-folder": "script: train.py",
+    }.items():
+        (folder / f"{name}.yaml").write_text(f"name: a\n{text}\n", encoding="utf-8")
+    commands = [
+        ["validate", "in-path.yaml"],
+        ["run", "in-word.yaml"],
+        ["validate", "in-variable.yaml"],
+        ["run", "größe/train.py"],
+        ["status", "größe", "--json"],
+        ["validate", "good.yaml"],
+    ]
+    environ = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    outs = [
+        subprocess.run(
+            [sys.executable, "-c", IN_ASCII], cwd=where, input=json.dumps(given), env=environ,
+            capture_output=True, text=True, timeout=PATIENCE_S,
+        )
+        for where, given in ((folder, commands), (folder / "größe", [["run", "in-folder.yaml"]]))
+    ]  # fmt: skip
+    assert not any(out.returncode for out in outs), outs
+    said = outs[0].stdout + outs[1].stdout
+    assert said.count("error[locale-encoding]: the locale of this shell cannot represent") == 6
+    assert said.count("its encoding is ascii, and PYTHONUTF8=0") == 6 + said.count('{"error"')
+    assert said.count("status 2") == 6 and said.count("status 0") == 1
+    assert r"gr\xf6\xdfe/train.py" in said
+    told = next(line for line in said.splitlines() if line.startswith("{"))
+    assert "größe" in json.loads(told)["error"]["what"]
+
+
+def test_a_folder_whose_name_is_no_text_holds_no_job(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Path(os.fsdecode(os.fsencode(folder) + b"/\xff"))
+    there.mkdir()
+    (there / "train.py").touch()
+    (there / "good.yaml").write_text(JOB)
+    monkeypatch.chdir(there)
+    for words in (("run", "train.py"), ("run", "good.yaml"), ("validate", "good.yaml")):
+        assert " is not UTF-8 text: " in refused(*words)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +302,22 @@ def test_without_a_home_directory_the_variable_to_set_is_named(
     said = capsys.readouterr().err
     assert said.startswith("error[home-unknown]")
     assert "HOLDFAST_HOME" in said
+
+
+def test_a_limit_on_memory_that_is_too_small_for_a_command_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def too_much(_: Sequence[str]) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr("holdfast.cli._run", too_much)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60 << 20, 60 << 20))
+    assert main(["status"]) == ExitStatus.PLATFORM
+    said = capsys.readouterr().err
+    assert said.startswith("error[limit-too-small]") and "(ulimit -v), is 61440" in said
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    with pytest.raises(MemoryError):
+        main(["status"])
 
 
 def test_a_name_that_another_command_takes_first_gets_the_next_number(
@@ -306,6 +398,16 @@ def test_the_home_of_a_variable_that_no_shell_has_read_is_expanded(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HOLDFAST_HOME", "~/records")
     assert jobs_home() == tmp_path / "records" / "jobs"
+
+
+def test_a_home_that_is_not_absolute_is_one_folder_wherever_processes_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for home, variable in (("here/.holdfast", "HOME"), ("here", "HOLDFAST_HOME")):
+        monkeypatch.delenv("HOLDFAST_HOME", raising=False)
+        monkeypatch.setenv(variable, "here")
+        assert jobs_home() == tmp_path / home / "jobs"
 
 
 def test_a_working_directory_that_was_removed_is_said_to_be_gone(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from holdfast.drivers import chaos
 from holdfast.drivers.chaos import FAULTS, FILL_BYTES_MAX, Victim
 from holdfast.drivers.kubernetes.remote_chaos import REMOTE_FAULTS
 from holdfast.drivers.nodes import KnownNode
+from holdfast.errors import Error
 from tests.patience import until
 from tests.warm import holdfast
 
@@ -142,6 +144,23 @@ def test_what_was_stopped_goes_on_and_one_that_is_gone_is_no_trouble(start: Star
     assert undo is not None and undo() == f"process {process.pid} is resumed"
     process.communicate("go\n")
     assert process.returncode == 0 and undo() == ""
+
+
+def test_what_the_program_said_that_could_not_do_it_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the rights for it `ip` ends with status 2, which says nothing."""
+    victim = Victim(tmp_path, KnownNode("node-0", "node-0", 1), 0, 1)
+    words = ["sh", "-c", "echo Operation not permitted >&2; exit 2"]
+
+    def refused(_: Victim) -> None:
+        subprocess.run(words, capture_output=True, check=True)
+
+    monkeypatch.setattr(chaos, "victim_of", lambda *_: victim)
+    monkeypatch.setitem(FAULTS, "SIGKILL", FAULTS["SIGKILL"]._replace(inject=refused))
+    with pytest.raises(Error) as raised:
+        chaos.inject(tmp_path, "SIGKILL")
+    assert raised.value.why == f"SIGKILL: {shlex.join(words)}: Operation not permitted"
 
 
 def test_a_large_disk_is_not_filled_and_nothing_is_left(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.drivers.limits import FILE_BYTES_MIN, require_limits, require_room
+from holdfast.drivers.limits import ADDRESS_BYTES_MIN, FILE_BYTES_MIN, require_limits, require_room
 from holdfast.errors import Error, ExitStatus
 from holdfast.spec import Job
 
@@ -26,6 +26,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, kind: int, soft: int, hard: int = U
     ("kind", "soft", "said"),
     [
         (resource.RLIMIT_NOFILE, 40, "open files (ulimit -n) is 40, and the job needs 64"),
+        (resource.RLIMIT_AS, 2048, "memory, in KiB (ulimit -v) is 2, and the job needs 393216"),
         (resource.RLIMIT_FSIZE, 1024, "in KiB (ulimit -f) is 1, and the job needs 65536"),
     ],
 )
@@ -47,6 +48,10 @@ def test_enough_is_enough_and_more_nodes_or_workers_need_more(
 ) -> None:
     limited(monkeypatch, resource.RLIMIT_FSIZE, FILE_BYTES_MIN)
     require_limits(SMALL)
+    limited(monkeypatch, resource.RLIMIT_AS, ADDRESS_BYTES_MIN)
+    require_limits(SMALL)
+    with pytest.raises(Error, match="the job needs 1048576"):
+        require_limits(SMALL.model_copy(update={"command": None, "script": "train.py"}))
     limited(monkeypatch, resource.RLIMIT_NOFILE, 64)
     require_limits(SMALL)
     for more in ({"nodes": {"count": 90, "spares": 9}}, {"workers_per_node": 8}):

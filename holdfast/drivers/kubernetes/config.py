@@ -192,7 +192,7 @@ def _read(paths: Iterable[Path]) -> Body:
 def _parsed(path: Path) -> Body:
     """What a file says, in the shape of `_Said`."""
     try:
-        said = yaml.safe_load(path.read_text())
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(said, dict):
             raise ValueError("it is not a kubeconfig")
         msgspec.convert(said, _Said)
