@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.agent.processes import tree
-from holdfast.stacks import ThreadStack, Wait
+from holdfast.stacks import MAIN, ThreadStack, Wait
 
 ENTRIES = frozenset(
     (
@@ -50,7 +50,10 @@ def joined_waits(waits: Waits, threads: Sequence[ThreadStack]) -> tuple[Wait, ..
 
 
 def is_ours(thread: ThreadStack) -> bool:
-    """Whether it was started by this library in a worker, and does nothing of the script."""
+    """Whether it was started by this library in a worker, and does nothing of the script. A main
+    thread does: a worker that was forked begins in the forkserver."""
+    if thread.name == MAIN or thread.number == thread.pid:
+        return False
     places = [frame.partition(" (")[2] for frame in thread.frames]
     begins = next((place for place in places if not place.startswith(STARTS)), "")
     return begins.startswith(OURS)

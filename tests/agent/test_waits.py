@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.agent.waits import ENTRIES, is_ours, joined_waits, wait_in, waits_of
@@ -115,7 +116,12 @@ def test_our_own_threads_in_a_worker_are_left_out_of_it() -> None:
         name="MainThread", pid=1, number=4,
         frames=("<module> (t.py:1)", "fetch (holdfast/train/data.py:1)"),
     )  # fmt: skip
-    assert [is_ours(one) for one in (ours, started, script)] == [True, True, False]
+    forked = msgspec.structs.replace(
+        script, frames=("main (holdfast/agent/forkserver.py:38)", *script.frames)
+    )
+    renamed = msgspec.structs.replace(forked, name="rank 0", number=1)
+    every = ours, started, script, forked, renamed
+    assert [is_ours(one) for one in every] == [True, True, False, False, False]
     waits = {4: Wait.LOCK, 5: Wait.OUTSIDE, 6: Wait.OUTSIDE}
     assert joined_waits(waits, [script, ours, started]) == (Wait.LOCK,)
     assert joined_waits({**waits, 7: None}, [script, ours, started]) == (), "it may wake the others"
