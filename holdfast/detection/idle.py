@@ -82,8 +82,8 @@ class IdleWatch:
 
     @property
     def _promise_s(self) -> float:
-        """What the job file gives a step is enough for whatever else these do, too, but for how
-        they begin."""
+        """What the job file gives a step is enough for any other single wait, too, but for how they
+        begin. Who wakes up meanwhile may receive what comes slowly."""
         return max(self._step_timeout_s, BEGIN_S, PAUSES * self._longest_s)
 
     def _idle_for(self, exited: Set[int]) -> IdleFor:
@@ -116,7 +116,7 @@ class IdleWatch:
         least_s = ago_s if together else ago_s / 2
         self._suspected = {rank: s for rank, s in self._idle.items() if s >= least_s}
         asleep_s = min((self._asleep[rank] for rank in self._suspected), default=0.0)
-        decisive = limit_s - ago_s, limit_s - asleep_s, self._promise_s - ago_s
+        decisive = limit_s - ago_s, limit_s - asleep_s, self._promise_s - asleep_s
         ahead = [left_s for left_s in decisive if left_s > 0]
         self._next[together] = now + min([max(LOOK_AGAIN_S, AGAIN * ago_s), *ahead])
         return HangSuspected(
@@ -128,7 +128,7 @@ class IdleWatch:
             step_s=0.0,
             trained=True,
             reported=False,
-            overdue=together and ago_s >= self._promise_s,
+            overdue=together and asleep_s >= self._promise_s,
             idle_limit_s=limit_s,
             ranks=in_rows(sorted(self._suspected)[:NAMED]),
         )

@@ -171,9 +171,13 @@ def judge_behind(
 def _works_beside(group: StackGroup) -> bool:
     """Whether a thread of the script may do something, such as the upload of a checkpoint."""
     others = [thread.frames for thread in group.threads[1:]]
-    outside = any(_stand_in(frames, NETWORK) for frames in others)
     own = any(not _is_library(frame) for frames in others for frame in frames)
-    return outside or (own and group.activity is not Activity.STILL)
+    return network_beside(group) or (own and group.activity is not Activity.STILL)
+
+
+def network_beside(group: StackGroup) -> bool:
+    """Whether a thread other than the main one waits for the network, or another program."""
+    return any(_stand_in(thread.frames, NETWORK) for thread in group.threads[1:])
 
 
 def apart(

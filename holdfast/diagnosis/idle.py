@@ -7,7 +7,8 @@ woken up all the time, nothing will ever wake them: that is a deadlock. And wher
 collective for one that neither does anything nor sleeps until a time, PyTorch would fail before
 long. Both hang after `idle_limit_s`. Whatever else they wait for, it is told, and hangs only where
 the job file says how long a step may take (`overdue`). Who moves, computes, compiles or has its GPU
-work does something.
+work does something; so may who wakes up, or has a thread that waits for the network: what is
+received slowly shows in nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from holdfast.diagnosis.hang import (
     STOPPED,
     HangTold,
     SeenRank,
+    network_beside,
     paused_by,
     place_of,
     ranks_named,
@@ -67,9 +69,10 @@ def judge_idle(
     )
     if late and all(_is_sealed(look, pages, limit_s) for look in looks):
         return told(Judgement.HANG, summary, 0.9)
-    if late and _are_awaited(looks, suspects):
+    waits_only = all(_is_asleep(look, pages, limit_s) for look in suspects)
+    if late and waits_only and _are_awaited(looks, suspects):
         return told(Judgement.HANG, summary, 0.8)
-    if suspicion.overdue:
+    if suspicion.overdue and all(_is_asleep(look, pages) for look in looks):
         return told(Judgement.HANG, summary, 0.7)
     why = f"; {NOT_STOPPED}" if late else ""
     return told(Judgement.SLOW, f"Idle: {_does((idle or looks)[0])}{why}", 0.7)
@@ -98,11 +101,18 @@ def _works(look: SeenRank) -> bool:
     return acts or look.uses_gpu or group.compiles
 
 
+def _is_asleep(look: SeenRank, pages: Mapping[int, WorkerReport], for_s: float = 0.0) -> bool:
+    """Whether no main thread has woken up for so long, and no other thread does anything."""
+    group, page = look.group, pages.get(look.rank)
+    still = group.activity is Activity.STILL and not network_beside(group)
+    return still and page is not None and page.asleep_s >= for_s
+
+
 def _is_sealed(look: SeenRank, pages: Mapping[int, WorkerReport], limit_s: float) -> bool:
     """Whether nothing outside of its processes can wake it, and nothing has all the time."""
-    group, page = look.group, pages.get(look.rank)
-    asleep = page is not None and page.asleep_s >= limit_s and group.activity is Activity.STILL
-    return asleep and bool(group.waits) and AMONG_THEMSELVES.issuperset(group.waits)
+    waits = look.group.waits
+    sealed = bool(waits) and AMONG_THEMSELVES.issuperset(waits)
+    return sealed and _is_asleep(look, pages, limit_s)
 
 
 def _are_awaited(looks: Sequence[SeenRank], suspects: Sequence[SeenRank]) -> bool:

@@ -142,6 +142,13 @@ def test_what_the_job_file_gives_a_step_is_enough_for_idleness_too_but_for_the_b
     assert not any(one.overdue for one in patient.suspicions)
 
 
+def test_but_who_wakes_up_may_receive_something() -> None:
+    job = Job(step_timeout_s=5.0)
+    job.wakes = {1}
+    job.pass_by(2 * TIMEOUT_S)
+    assert job.suspicions and not any(one.overdue for one in job.suspicions)
+
+
 def test_a_look_comes_when_nobody_has_woken_up_for_as_long_as_it_takes() -> None:
     job = Job(ranks=1)
     job.wakes = {0}

@@ -1,6 +1,7 @@
 """Of ranks that do nothing, and of which no steps are seen, only those hang that nothing can wake,
 or that others wait for; what may be meant is told."""
 
+import msgspec
 import pytest
 
 from holdfast.diagnosis.idle import NOT_STOPPED, judge_idle, judge_over
@@ -125,6 +126,20 @@ def test_also_where_those_that_wait_take_a_processor_for_it(spins: str) -> None:
     waits = idle(0, at=ALL_REDUCE, waits="", does=spins)
     found = judged(waits, idle(1, at=READ, waits="outside"), suspected=(1,))
     assert found.judgement is Judgement.HANG and ranks(found) == [1]
+
+
+def test_but_not_one_that_wakes_up_as_one_that_receives_slowly_does() -> None:
+    waits, reads = idle(0, at=ALL_REDUCE, waits="outside"), idle(1, at=READ, waits="outside")
+    assert judged(waits, reads, asleep_s=LIMIT_S / 2).judgement is Judgement.SLOW
+
+
+@pytest.mark.parametrize("overdue", [False, True])
+def test_nor_one_that_has_a_thread_that_waits_for_the_network(overdue: bool) -> None:
+    fetches = ThreadStack(name="t", pid=1, frames=("recv_into (socket.py:707)",))
+    reads = idle(1, at=READ, waits="lock outside")
+    reads = msgspec.structs.replace(reads, threads=(*reads.threads, fetches))
+    waits = idle(0, at=ALL_REDUCE, waits="outside")
+    assert judged(waits, reads, overdue=overdue).judgement is Judgement.SLOW
 
 
 def test_but_not_one_that_sleeps_until_some_time() -> None:
