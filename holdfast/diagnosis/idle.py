@@ -57,8 +57,8 @@ def judge_idle(
         who = f"node {missing[0]} did not answer" if missing else "a worker has just ended"
         return told(Judgement.UNKNOWN, f"Idle: {who}", 0.3)
     if stopped := [look.rank for look in looks if look.group.state in STOPPED]:
-        who = HangTold(suspicion, groups, stopped, finding, collectives)
-        return who(Judgement.HANG, f"{ranks_named(stopped)}: stopped by a signal (SIGSTOP)", 0.97)
+        told = HangTold(suspicion, groups, stopped, finding, collectives)
+        return told(Judgement.HANG, f"{ranks_named(stopped)}: stopped by a signal (SIGSTOP)", 0.97)
     idle = [look for look in looks if look.rank in set(each_of(suspicion.ranks))]
     if working := next(filter(_works, looks), None):
         return told(Judgement.SLOW, _while_others_work(idle, working), 0.7)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.local.jobs import TOGETHER, program
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, program
+from tests.more import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -86,8 +87,10 @@ def test_one_that_computes_in_silence_and_then_sleeps_is_told_and_left_alone(hom
     assert job.incidents() == [] and job.status().phase == "succeeded"
 
 
-def test_so_is_a_shell_that_waits_for_something_outside(home: Path) -> None:
-    job = program(home, "", nodes=1, command=["sh", "-c", "sleep 25"], script=None, **SOON).start()
+@long
+def test_so_is_a_shell_that_waits_for_a_child_that_sleeps(home: Path) -> None:
+    command = ["/bin/sh", "-c", "sleep 25; true"]
+    job = RunningJob(home, command=command, nodes=1, **SOON).start()
     job.wait_until(lambda s: (s.why or "").startswith("Idle for"), "it to be told")
     job.wait_end()
     assert job.incidents() == [] and job.status().phase == "succeeded"
