@@ -52,8 +52,8 @@ class Job:
             self.tell()
             if self.watch.is_due(self.now, self.exited):
                 self.suspicions.append(self.watch.suspect(self.now, self.exited))
-            elif (rank := self.watch.over()) is not None:
-                self.again.append(rank)
+            elif (who := self.watch.over()) is not None:
+                self.again.append(who)
 
     def work(self, seconds: float = REPORT_S) -> None:
         self.pass_by(seconds, busy=frozenset(self.idle))
