@@ -33,13 +33,12 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class LastEntered(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest collective that a rank has entered in one process group, and what was due there by
-    the period of those before it: empty where they have none."""
+    """The newest collective that a rank has entered in one process group."""
 
     group: str  # its name
     number: int
     kind: str
-    due: str
+    due: str  # by the period of those before it; empty where they have none
     described: str = ""
 
 
@@ -364,9 +363,8 @@ class ReplicasDiffer(Event, frozen=True, kw_only=True):
 
 
 class CollectivesShifted(Event, frozen=True, kw_only=True):
-    """Ranks of a process group have entered different numbers of collectives by the end of the same
-    step, so that those of different steps meet. Told once for each attempt. Steps are those of the
-    optimizer in this attempt."""
+    """By the end of the same step of their optimizers, ranks of a process group have entered
+    different numbers of collectives: those of different steps meet. Told once for each attempt."""
 
     attempt: int
     group: str
@@ -432,6 +430,7 @@ class HangSuspected(Event, frozen=True, kw_only=True):
     trained: bool  # each of them has done its first step in this attempt
     reported: bool = True  # by the script; else only steps of its optimizers are seen
     overdue: bool = False  # nothing is named that might take so long (`recovery.step_timeout_s`)
+    idle_limit_s: float | None = None  # where no steps are seen: after which a deadlock is believed
     ranks: Ranks  # that have come least far, some of them
 
 
@@ -441,6 +440,7 @@ class Judgement(StrEnum):
     HANG = "hang"  # they will make none any more
     SLOW = "slow"  # they work, or may
     PAUSED = "paused"  # all were stopped, or one is being debugged: somebody wants that
+    OVER = "over"  # those that were idle do something again
     UNKNOWN = "unknown"  # not all could be looked at
 
 

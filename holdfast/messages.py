@@ -1,10 +1,9 @@
 """What agents, workers and the controller send each other; versioned, never pickled.
 
 Agents and the controller speak msgpack over one authenticated WebSocket (header
-`Authorization: Bearer TOKEN`). Facts are numbered by the agent and kept until acknowledged, so none
-is lost while the controller is away and none counts twice. Reports are telemetry: the newest wins.
-Signs of life are no messages but unsolicited pong frames (RFC 6455, 5.5.3): they cost next to
-nothing, and anything else that arrives is one too.
+`Authorization: Bearer TOKEN`). Facts are numbered by the agent and kept until acknowledged: none is
+lost, none counts twice. Reports are telemetry: the newest wins. Signs of life are no messages but
+unsolicited pong frames (RFC 6455, 5.5.3), which cost next to nothing, and whatever else arrives.
 
 Each controller of a job has a term, greater than those of all before it. Every order carries it,
 and an agent obeys none of an older term than it has seen: whoever was replaced cannot act on it.
@@ -167,11 +166,12 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     optimizer_steps: int = 0
     optimizer_step_ago_s: float = 0.0  # since the end of the newest
     optimizer_step_time_s: float | None = None  # lately
-    # What its output tells, by the patterns of the job: whatever the script means by a step.
-    printed_step: int | None = None
+    printed_step: int | None = None  # by the patterns of the job, whatever the script means by it
     printed_step_ago_s: float = 0.0  # since it became that
     printed_loss: float | None = None
     replica: ReplicaDigest | None = None  # its parameters, or those of others, are corrupt
+    idle_s: float | None = None  # in which it did nothing, where no steps are seen of it
+    asleep_s: float = 0.0  # in which no main thread of it and its processes woke up
 
 
 class Report(Message, frozen=True, kw_only=True):

@@ -39,6 +39,19 @@ class Activity(StrEnum):
     MOVES = "moves"  # it was seen at different places
 
 
+class Wait(StrEnum):
+    """What a thread that sleeps in the kernel waits for."""
+
+    LOCK = "lock"  # for another thread, or a process with which it shares memory, and for ever
+    CHILD = "child"  # for a process that it has started
+    TIMER = "timer"  # for a time; it may wait for a lock until then
+    OUTSIDE = "outside"  # for a socket, a pipe, a file, a signal: whoever ends that is not known
+
+
+AMONG_THEMSELVES = frozenset((Wait.LOCK, Wait.CHILD))
+"""If all threads of some processes wait for this, nothing outside of them will ever wake them."""
+
+
 class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
     """One thread. `frames` reads "function (file:line)", the outermost first."""
 
@@ -47,6 +60,7 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
     frames: tuple[str, ...]
     active: bool = False  # it was on a processor, or ready to be
     holds_gil: bool = False
+    number: int = 0  # of the kernel; 0: not known
 
 
 class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +77,7 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
     sleeps_in: str = ""  # function of the kernel in which the lowest waits, if it says so
     activity: Activity = Activity.UNKNOWN
     gpu_busy: bool = False  # so was its GPU; that also is while kernels wait for other ranks
+    waits: tuple[Wait, ...] = ()  # of all threads, also of processes below; empty: not known
 
     @property
     def frames(self) -> tuple[str, ...]:
@@ -116,7 +131,7 @@ def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
 
 
 def _kind(group: StackGroup) -> tuple[object, ...]:
-    did = group.activity, group.gpu_busy, group.compiles
+    did = group.activity, group.gpu_busy, group.compiles, group.waits
     return group.frames, group.state, group.why, did
 
 

@@ -248,6 +248,7 @@ class Agent:
         tasks.start(self._ticks())
         tasks.start(self._talk())
         tasks.start(self._parts.health.run())
+        tasks.start(self._parts.watch.idleness.run(self._attempts.alive))
         grace_s = await self._parts.end.asked()
         await end_workers(self._attempts.newest, processes, grace_s)
         if processes.tracker is not None:
@@ -445,17 +446,20 @@ class Agent:
         self._controller.answer(told)
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
-        run, count = self._attempts.shown, self._parts.processes.workers.count
-        workers = run.alive if run is not None else ()
+        workers, count = self._attempts.alive(), self._parts.processes.workers.count
         environ = {**os.environ, **self._job.env}
         gpu_busy = gpu_use.during(order, self._parts.health, environ, count)
-        if not isinstance(order, TakeStacks) or not order.peers:
+        if not isinstance(order, TakeStacks):
             self._controller.answer(await looks.obey(order, workers, gpu_busy))
             return
         root = root_of(os.environ, self._me.name)
         trying = asyncio.gather(*map(reach, order.peers))
-        meter = await asyncio.to_thread(TrafficMeter, root)
-        seen = await looks.obey(order, workers, gpu_busy)
+        meter = await asyncio.to_thread(TrafficMeter, root) if order.peers else None
+        with self._parts.watch.idleness.disturbed():
+            seen = await looks.obey(order, workers, gpu_busy)
+        if meter is None:
+            self._controller.answer(seen)
+            return
         reached, traffic = tuple(await trying), await asyncio.to_thread(meter.read)
         told = msgspec.structs.replace(seen, reached=reached, traffic=traffic)
         self._controller.answer(told)

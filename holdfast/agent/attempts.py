@@ -49,6 +49,10 @@ class Attempts:
         """The newest attempt, unless the controller knows that it has stopped."""
         return None if self.newest is None or self.newest.stopped else self.newest
 
+    def alive(self) -> list[Worker]:
+        """Workers of that attempt that live."""
+        return self.shown.alive if self.shown is not None else []
+
     # ── start ──
 
     def start(self, order: Start, gone: Callable[[], Awaitable[None]] | None = None) -> None:

@@ -11,6 +11,7 @@ import psutil
 
 from holdfast.agent.activity import usage_of
 from holdfast.agent.gpu_use import GpuBusy
+from holdfast.agent.idleness import no_steps_are_seen
 from holdfast.agent.native_stacks import native_stacks_of
 from holdfast.agent.recorders import Recorder, logs_of
 from holdfast.agent.stack_dump import LookedAt, stacks_of
@@ -104,6 +105,7 @@ def _seen_as(rank: int, worker: Worker, gpu_busy: GpuBusy) -> LookedAt:
         own=recorder.stacks if recorder is not None else None,
         dumped=dump.stacks if dump is not None else None,
         gpu_busy=partial(gpu_busy, worker.local_rank),
+        waits=no_steps_are_seen(worker.page),
     )
 
 

@@ -121,7 +121,7 @@ class Output:
         self._sinks: tuple[Sink, ...] = ()
         self._held = bytearray()
         self.on_first: Callable[[], None] | None = None  # output that goes somewhere
-        self.tail = b""
+        self.tail, self.count = b"", 0  # the newest bytes, and how many there were
         asyncio.get_running_loop().add_reader(fd, self._readable)
 
     def send_to(self, *sinks: Sink) -> None:
@@ -172,7 +172,7 @@ class Output:
 
     def add(self, data: bytes) -> None:
         """More output, from the pipe or of our own."""
-        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        self.tail, self.count = (self.tail + data)[-TAIL_BYTES:], self.count + len(data)
         for sink in self._sinks:
             sink.write(data)
         if data and self._sinks and self.on_first is not None:

@@ -22,6 +22,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _FLAGS, _EXIT_CODE = 6, 49  # fields 9 and 52 of proc_pid_stat(5), from the third on
 _ENDS = 0x4 | 0x8 | 0x200  # PF_EXITING, PF_POSTCOREDUMP, PF_DUMPCORE of linux/sched.h
 _GROUP = 2  # the field of proc_pid_stat(5) with its process group, from the third on
+_TIMES = slice(11, 15)  # fields 14 to 17 of proc_pid_stat(5), from the third on
+_TICKS_S = os.sysconf("SC_CLK_TCK")
 _THREADS = 17  # the field of proc_pid_stat(5) with their number, from the third on
 _TELLS_CHILDREN = Path("/proc/thread-self/children").exists()  # CONFIG_PROC_CHILDREN
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -127,6 +129,23 @@ def _children(pid: int) -> set[int]:
                 listed = Path(f"/proc/{pid}/task/{thread}/children").read_text()
                 found.update(map(int, listed.split()))
     return found
+
+
+def tree(pid: int) -> set[int]:
+    """This process and all below it."""
+    if not _TELLS_CHILDREN:
+        return {pid, *descendants(pid)}
+    found, todo = set[int](), [pid]
+    while todo:
+        found.add(one := todo.pop())
+        todo += _children(one) - found
+    return found
+
+
+def processor_s(pid: int) -> float | None:
+    """What this process, and those that it has waited for, took of processors; None: it is gone."""
+    found = _stat(pid)
+    return sum(map(int, found[_TIMES])) / _TICKS_S if found else None
 
 
 def signal_one(pid: int, sig: int) -> None:

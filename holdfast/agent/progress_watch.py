@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.counters import NodeCounters
+from holdfast.agent.idleness import Idleness
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.pauses import Pauses
@@ -47,6 +48,7 @@ class ProgressWatch:
         self.pause_s = LOOK_LATER_S
         self._pauses = Pauses()
         self.counters = NodeCounters()
+        self.idleness = Idleness()
 
     def look(self, attempt: NodeAttempt | None, now: float) -> None:
         """One look at every page; sends what is due."""
@@ -80,7 +82,9 @@ class ProgressWatch:
                 kept = _memory_of(self._arenas[worker.local_rank])
                 saves = worker.death is not None and worker.death.exit_code == 0
                 phase = SAVES if saves else told.phase
-                yield msgspec.structs.replace(told, snapshot_bytes=kept, phase=phase)
+                told = msgspec.structs.replace(told, snapshot_bytes=kept, phase=phase)
+                idle = self.idleness.of(worker.id)
+                yield msgspec.structs.replace(told, **idle._asdict()) if idle else told
 
     @property
     def records_count(self) -> int:
@@ -129,6 +133,8 @@ def _without_ages(report: WorkerReport) -> WorkerReport:
         optimizer_step_ago_s=0.0,
         snapshot_ago_s=None,
         printed_step_ago_s=0.0,
+        idle_s=None if report.idle_s is None else 0.0,
+        asleep_s=0.0,
     )
 
 

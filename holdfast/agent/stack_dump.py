@@ -25,6 +25,7 @@ import msgspec
 import psutil
 
 from holdfast.agent.activity import activity, usage_of
+from holdfast.agent.waits import ENTRIES, joined_waits, waits_of
 from holdfast.events import in_rows
 from holdfast.stacks import (
     MAIN,
@@ -46,14 +47,6 @@ AT_ONCE = 4  # programs that read
 MAX_CHILDREN = 8  # processes of a worker that are read besides it, as of its data loader
 BELOW_S = 2.0  # for all of these after several looks, which an answer waits for
 BELOW_GROUPS = 4  # groups of workers of which one is read with its processes then
-ENTRIES = frozenset(
-    (
-        "do_syscall_64", "x64_sys_call", "do_fast_syscall_32", "__do_sys_restart_syscall",
-        "invoke_syscall", "el0_svc_common", "do_el0_svc", "el0_svc",
-    )
-)  # fmt: skip
-"""Where a thread enters the kernel: all that it shows of a sleep that goes on after it was stopped,
-as by our own look."""
 
 
 class _Frame(msgspec.Struct):
@@ -69,6 +62,7 @@ class _Thread(msgspec.Struct):
     active: bool
     owns_gil: bool
     frames: list[_Frame]
+    os_thread_id: int | None = None
 
 
 _threads = msgspec.json.Decoder(list[_Thread])
@@ -80,13 +74,15 @@ Threads = Awaitable[tuple[ThreadStack, ...]]
 class LookedAt(NamedTuple):
     """A worker that is to be looked at. `own` asks itself for its stacks, if it can be asked;
     `dumped` has a handler of it or of a process that it has forked write them; `gpu_busy` says
-    after some looks whether its GPU had work meanwhile."""
+    after some looks whether its GPU had work meanwhile. `waits`: it is to be known what all of its
+    threads wait for, because no steps of it are seen."""
 
     rank: int
     pid: int
     own: Callable[[], Threads] | None = None
     dumped: Callable[[int], Threads] | None = None
     gpu_busy: Callable[[], bool] = lambda: False
+    waits: bool = False
 
 
 class DumpError(Exception):
@@ -119,6 +115,7 @@ async def _worker(
         if looks == 1:
             found = await _with_children(process, worker, turns)
             return msgspec.structs.replace(found, ranks=ranks)
+        waits = await asyncio.to_thread(waits_of, worker.pid) if worker.waits else {}
         before, since = await asyncio.to_thread(usage_of, process), time.monotonic()
         seen = [await _look(process, worker, turns)]
         for _ in range(looks - 1):
@@ -128,7 +125,10 @@ async def _worker(
     except psutil.Error:
         return StackGroup(ranks=ranks, why="the process has ended")
     did = activity(seen, before, after, took_s)
-    return msgspec.structs.replace(seen[-1], ranks=ranks, activity=did, gpu_busy=worker.gpu_busy())
+    told = msgspec.structs.replace(
+        seen[-1], ranks=ranks, activity=did, waits=joined_waits(waits, seen[0].threads)
+    )
+    return msgspec.structs.replace(told, gpu_busy=worker.gpu_busy())
 
 
 async def _look(process: psutil.Process, worker: LookedAt, turns: asyncio.Semaphore) -> StackGroup:
@@ -329,6 +329,7 @@ def _thread(found: _Thread) -> ThreadStack:
         frames=shortened([_place(frame) for frame in reversed(found.frames)]),
         active=found.active,
         holds_gil=found.owns_gil,
+        number=found.os_thread_id or 0,
     )
 
 

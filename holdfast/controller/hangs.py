@@ -27,6 +27,9 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
     (`leaving.py`), or write the last checkpoint: that is told, and nobody is stopped."""
     if event.attempt != state.attempt or state.phase not in TRAINING:
         return []
+    if event.judgement is Judgement.OVER:
+        state.standstill = ""
+        return []
     if event.judgement is not Judgement.HANG or state.finished:
         state.standstill = event.summary
         if (left := len(state.finished)) and event.judgement is Judgement.HANG:

@@ -2,7 +2,9 @@
 
 A rank shows that it lives by completing a step or by going on to another phase. How long that may
 take is learned from the attempt itself: several median steps, and more than the longest pause so
-far, so that an evaluation every fifty steps is suspected once. Where the job file says how long a
+far, so that an evaluation every fifty steps is suspected once. What is no step is learned apart:
+each section by its name, waits for data, snapshots, and, from one attempt to the next, how long it
+takes to come to the loop, and from there to the first step. Where the job file says how long a
 step may take at most (`step_timeout_s`), that is it, outside of what the script names. One that
 reports no steps can name nothing, so it holds from each step that is seen to the next one or to the
 end of the script; where steps are printed, perhaps each hundredth, it is never less than 1.5 times
@@ -27,7 +29,7 @@ SECTION_FLOOR_S = 60.0  # nor while one is in it
 STORAGE_FLOOR_S = 30.0  # nor while all wait for data or save: storage is sometimes slow
 BEGIN_S = 120.0  # until the first step, in the first attempt
 BEGIN_MIN_S = 20.0  # in later ones, which are known to take less
-BEGINS = 4.0  # times what it took in the attempt before
+BEGINS = 4.0  # times what that took in the attempt before: up to the loop, and from there
 STEPS = 5.0  # median steps
 PAUSES = 1.5  # times the longest pause so far
 AGAIN = 0.5  # of what a stall has lasted, until it is suspected again
@@ -44,6 +46,18 @@ TRAINS = frozenset((Milestone.FIRST_STEP, Milestone.STEPPED))
 NAMED = 64  # ranks that a suspicion names
 
 
+class Beginning(NamedTuple):
+    """How long ranks may stand still before their first step: some before the loop, all in it."""
+
+    loop_s: float = BEGIN_S
+    first_s: float = BEGIN_S
+
+    @staticmethod
+    def after(loop_s: float, first_s: float) -> "Beginning":
+        """What that took in the attempt before."""
+        return Beginning(*(min(max(BEGINS * s, BEGIN_MIN_S), BEGIN_S) for s in (loop_s, first_s)))
+
+
 class RankMark(NamedTuple):
     """What a rank said last: a report that differs in this shows that it moves."""
 
@@ -52,9 +66,16 @@ class RankMark(NamedTuple):
     milestones: int
     section: str
     printed: bool  # the step is one that it printed: nothing else is known of it
+    restored: bool  # it is in its loop
+    data_wait_s: float  # in all
+    snapshot_s: float  # likewise
 
-    def is_in(self, section: str) -> bool:
-        return self.phase == SECTION and self.section == section
+    @property
+    def stretch(self) -> str:
+        """What it is in that may take longer than a step; empty: nothing of the kind."""
+        if self.phase == SECTION:
+            return f"section {self.section}"
+        return self.phase if self.phase in STORAGE_PHASES else ""
 
 
 class HangWatch:
@@ -64,7 +85,7 @@ class HangWatch:
 
     def __init__(self, timeout_s: float, step_timeout_s: float = 0.0) -> None:
         self._timeouts_s = timeout_s, step_timeout_s or math.inf  # of anything, of a step
-        self._begin_s = BEGIN_S
+        self._beginning = Beginning()
         self.begin(0, 0, 0.0)
 
     def begin(self, attempt: int, world_size: int, now: float) -> None:
@@ -78,7 +99,7 @@ class HangWatch:
         self._marks: dict[int, RankMark] = {}  # what each rank said last
         self._times: deque[float] = deque(maxlen=KEPT)
         self._longest_s = self._first_s = 0.0  # pauses: of all steps, and of the first
-        self._sections_s: dict[str, float] = {}  # the longest of each name
+        self._stretches_s: dict[str, float] = {}  # the longest of each name
         # The next suspicion, at the earliest, of those who have not moved since the second time.
         self._rests = 0.0, math.inf
 
@@ -139,18 +160,29 @@ class HangWatch:
         return [rank for rank, at in enumerate(self._moved) if at <= latest]
 
     def _budget_s(self, still: Sequence[int]) -> float:
+        floor_s = self._floor_s([self._marks[rank] for rank in still])
         if not all(self._trained[rank] for rank in still):
-            return self._begin_s
-        marks = [self._marks[rank] for rank in still]
-        storage = all(mark.phase in STORAGE_PHASES for mark in marks)
-        floor_s = STORAGE_FLOOR_S if storage else FLOOR_S
+            return max(floor_s, self._begin_s)
         if len(self._times) < LEARNED:
             floor_s = max(floor_s, BEGIN_MIN_S, PAUSES * self._first_s)
-        if sections := {mark.section for mark in marks if mark.phase == SECTION}:
-            longest_s = max(self._sections_s.get(name, 0.0) for name in sections)
-            floor_s = max(floor_s, SECTION_FLOOR_S, PAUSES * longest_s)
         usual_s = max(floor_s, STEPS * self.step_s, PAUSES * self._longest_s)
         return min(usual_s, self._limit_s(still))
+
+    @property
+    def _begin_s(self) -> float:
+        """Before the first step: less once all are in their loops."""
+        there = len(self._marks) == len(self._moved)
+        there = there and all(mark.restored for mark in self._marks.values())
+        return self._beginning.first_s if there else self._beginning.loop_s
+
+    def _floor_s(self, marks: Sequence[RankMark]) -> float:
+        """By what they are in, if that is no step."""
+        storage = all(mark.phase in STORAGE_PHASES for mark in marks)
+        sections = [mark.stretch for mark in marks if mark.phase == SECTION]
+        names = sections or ([mark.stretch for mark in marks] if storage else [])
+        longest_s = max((self._stretches_s.get(name, 0.0) for name in names), default=0.0)
+        floor_s = SECTION_FLOOR_S if sections else STORAGE_FLOOR_S if storage else FLOOR_S
+        return max(floor_s, PAUSES * longest_s)
 
     def _limit_s(self, still: Sequence[int]) -> float:
         """What the job file gives these for a step; inf: nothing, or they are in none."""
@@ -180,34 +212,47 @@ class HangWatch:
             return
         step, ended_at = _newest_step(worker, now)
         printed = worker.progress.step is None and not worker.optimizer_steps
-        mark = RankMark(step, worker.phase, len(worker.milestones), worker.section, printed)
+        mark = _mark_of(worker, step, printed=printed)
         known = self._marks.get(rank)
         if mark == known or worker.milestones.keys().isdisjoint(SHOWS_STEPS):
             return
         self._marks[rank] = mark
         self._reported = Milestone.ARRIVED in worker.milestones
-        if known is not None and known.phase == SECTION and not mark.is_in(known.section):
-            took_s = now - self._moved[rank]
-            self._sections_s[known.section] = max(self._sections_s.get(known.section, 0.0), took_s)
-            self.forgive(now)  # others may have waited for it
+        if known is not None:
+            self._learn_stretches(rank, known, mark, now)
         if known is not None and known.printed and not printed:
             self._begin_anew(rank)  # what it printed before was another count
         same_phase = known is not None and known.phase == worker.phase
         at = ended_at if step > self._step[rank] and same_phase else now
         if step > self._step[rank]:
-            self._advance(worker, step, ended_at, printed=printed)
+            waited_s = _waited_s(known, mark) if same_phase else 0.0
+            self._advance(worker, step, ended_at, waited_s, printed=printed)
         before = self._moved[rank]
         self._moved[rank] = max(before, at) if before < math.inf else at
+
+    def _learn_stretches(self, rank: int, known: RankMark, mark: RankMark, now: float) -> None:
+        """From a rank that was in one at its last mark, or in between."""
+        took = {"data": mark.data_wait_s - known.data_wait_s}
+        took["snapshot"] = mark.snapshot_s - known.snapshot_s
+        if known.stretch and mark.stretch != known.stretch and self._moved[rank] < math.inf:
+            took[known.stretch] = now - self._moved[rank]
+        for name, seconds in took.items():
+            if seconds >= FLOOR_S:
+                self._stretches_s[name] = max(self._stretches_s.get(name, 0.0), seconds)
+                self.forgive(now)  # others may have waited for it
 
     def _begin_anew(self, rank: int) -> None:
         self._step[rank] = -1
         self._untrained += self._trained[rank]
         self._trained[rank] = False
 
-    def _advance(self, worker: WorkerReport, step: int, at: float, *, printed: bool) -> None:
-        """It has completed steps: learn how long they take, the first of an attempt apart."""
+    def _advance(
+        self, worker: WorkerReport, step: int, at: float, waited_s: float, *, printed: bool
+    ) -> None:
+        """It has completed steps: learn how long they take, the first of an attempt apart, without
+        what it `waited_s` for data and snapshots meanwhile."""
         rank = worker.rank
-        count, pause_s = step - self._step[rank], at - self._moved[rank]
+        count, pause_s = step - self._step[rank], at - self._moved[rank] - waited_s
         self._step[rank], is_first = step, self._step[rank] < 0
         if printed and is_first:
             return  # it may say where it goes on from
@@ -226,8 +271,9 @@ class HangWatch:
             self._untrained -= 1
             self._first_s = max(self._first_s, pause_s)
             if not self._untrained:
-                took_s = BEGINS * max(at - self._began, _begin_took_s(worker.milestones))
-                self._begin_s = min(max(took_s, BEGIN_MIN_S), BEGIN_S)
+                took_s = max(at - self._began, _begin_took_s(worker.milestones))
+                first_s = max(self._first_s, _first_took_s(worker.milestones, took_s))
+                self._beginning = Beginning.after(max(0.0, took_s - first_s), first_s)
 
 
 def _begin_took_s(ages: Mapping[Milestone, float]) -> float:
@@ -247,3 +293,31 @@ def _newest_step(worker: WorkerReport, now: float) -> tuple[int, float]:
     if worker.printed_step is not None:
         return worker.printed_step, now - worker.printed_step_ago_s
     return -1, now
+
+
+def _first_took_s(ages: Mapping[Milestone, float], took_s: float) -> float:
+    """From the beginning of its loop to its first step; `took_s` where only steps are seen."""
+    if (in_loop_s := ages.get(Milestone.RESTORED)) is None:
+        return took_s
+    return in_loop_s - max(age for one, age in ages.items() if one in TRAINS)
+
+
+def _mark_of(worker: WorkerReport, step: int, *, printed: bool) -> RankMark:
+    return RankMark(
+        step,
+        worker.phase,
+        len(worker.milestones),
+        worker.section,
+        printed,
+        Milestone.RESTORED in worker.milestones,
+        worker.progress.data_wait_s,
+        worker.progress.snapshot_s,
+    )
+
+
+def _waited_s(known: RankMark | None, mark: RankMark) -> float:
+    """Between two marks, for data and snapshots."""
+    if known is None:
+        return 0.0
+    waited_s = mark.data_wait_s - known.data_wait_s + mark.snapshot_s - known.snapshot_s
+    return max(0.0, waited_s)

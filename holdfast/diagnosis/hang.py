@@ -112,27 +112,27 @@ def judge(
     looks = [SeenRank(rank, group) for group in groups for rank in each_of(group.ranks)]
     finding = find(collectives)
     seen = [look.rank for look in looks]
-    suspects = _suspects(looks, pages, finding)
-    told = _Told(suspicion, groups, [look.rank for look in suspects], finding, collectives)
-    if paused := _paused(looks, all_live=not some_exited):
+    suspects = suspects_among(looks, pages, finding)
+    told = HangTold(suspicion, groups, [look.rank for look in suspects], finding, collectives)
+    if paused := paused_by(looks, all_live=not some_exited):
         return told(Judgement.PAUSED, paused, 0.95)
     stopped = [look for look in looks if look.group.state in STOPPED]
     if stopped:
-        who = _Told(suspicion, groups, [look.rank for look in stopped], finding, collectives)
-        named = _named([look.rank for look in stopped])
+        who = HangTold(suspicion, groups, [look.rank for look in stopped], finding, collectives)
+        named = ranks_named([look.rank for look in stopped])
         return who(Judgement.HANG, f"{named} {_was(stopped)} stopped by a signal (SIGSTOP)", 0.97)
     late = suspicion.reported and suspicion.ago_s >= timeout_s
     if missing or not looks or any(look.group.why == ENDED for look in looks):
-        who = _Told(suspicion, groups, (), finding, collectives)
+        who = HangTold(suspicion, groups, (), finding, collectives)
         return _unseen(who, missing, late=late)
     if at_its_end.all_are(seen, pages):
-        return _at_the_end(_Told(suspicion, groups, (), None, collectives), looks)
+        return _at_the_end(HangTold(suspicion, groups, (), None, collectives), looks)
     if at_its_end.some_are(seen, pages):
         return told(Judgement.SLOW, "No step: some ranks have left their training loop", 0.7)
     return _by_activity(told, looks, suspects, pages, late=late)
 
 
-def _at_the_end(told: "_Told", looks: Sequence[SeenRank]) -> HangJudged:
+def _at_the_end(told: "HangTold", looks: Sequence[SeenRank]) -> HangJudged:
     """Nobody waits for a single one, and what works or waits outside may save the last step."""
     works = any(_activity(look) is not Activity.STILL for look in looks)
     threads = [thread for look in looks for thread in look.group.threads[1:]]
@@ -152,8 +152,8 @@ def judge_after_loop(
     other: they hang if all that are left destroy their process group, and have been seen to for
     `long`, and nothing of the script goes on in other threads. `missing` as in `judge`."""
     looks = [SeenRank(rank, group) for group in groups for rank in each_of(group.ranks)]
-    told = _Told(suspicion, groups, (), None)
-    if paused := _paused(looks):
+    told = HangTold(suspicion, groups, (), None)
+    if paused := paused_by(looks):
         return told(Judgement.PAUSED, paused, 0.95)
     if missing or not looks or any(look.group.why == ENDED for look in looks):
         who = f"node {missing[0]} did not answer" if missing else "a worker has just ended"
@@ -162,18 +162,22 @@ def judge_after_loop(
     works = works or next((one for one in looks if _works_beside(one.group)), None)
     if works is not None or not long:
         one = works or looks[0]
-        return told(Judgement.SLOW, f"{AFTER_LOOP}: rank {one.rank} {_at(one)}", 0.7)
-    who = _named([look.rank for look in looks])
-    found = told(Judgement.HANG, f"{who} hung: {_at(looks[0])}, after the training loop", 0.9)
+        return told(Judgement.SLOW, f"{AFTER_LOOP}: rank {one.rank} {place_of(one)}", 0.7)
+    who = ranks_named([look.rank for look in looks])
+    found = told(Judgement.HANG, f"{who} hung: {place_of(looks[0])}, after the training loop", 0.9)
     return msgspec.structs.replace(found, ended=True)
 
 
 def _works_beside(group: StackGroup) -> bool:
     """Whether a thread of the script may do something, such as the upload of a checkpoint."""
     others = [thread.frames for thread in group.threads[1:]]
-    outside = any(_stand_in(frames, NETWORK) for frames in others)
     own = any(not _is_library(frame) for frames in others for frame in frames)
-    return outside or (own and group.activity is not Activity.STILL)
+    return network_beside(group) or (own and group.activity is not Activity.STILL)
+
+
+def network_beside(group: StackGroup) -> bool:
+    """Whether a thread other than the main one waits for the network, or another program."""
+    return any(_stand_in(thread.frames, NETWORK) for thread in group.threads[1:])
 
 
 def apart(
@@ -193,12 +197,12 @@ def apart(
     slow = judged.judgement is Judgement.SLOW and suspicion.ago_s >= PARTED_S
     if not (waits and slow):
         return judged
-    told = _Told(suspicion, groups, (), None)
+    told = HangTold(suspicion, groups, (), None)
     found = told(Judgement.HANG, f"All ranks hung: {'; '.join(lines[:PLACES_SHOWN])}", 0.9)
     return msgspec.structs.replace(found, evidence=judged.evidence)
 
 
-class _Told:
+class HangTold:
     """Makes the answer to one suspicion."""
 
     def __init__(
@@ -230,7 +234,7 @@ class _Told:
 
 
 def _by_activity(
-    told: _Told,
+    told: HangTold,
     looks: Sequence[SeenRank],
     suspects: Sequence[SeenRank],
     pages: Mapping[int, WorkerReport],
@@ -243,7 +247,7 @@ def _by_activity(
     finding = told.finding
     on_gpu = _are_on_gpus(suspects or (looks if len(looks) == 1 else ()), finding)
     most = max((_does(look, on_gpu=on_gpu) for look in waited_for), key=_liveliness)
-    summary = _story(suspects, others, pages, finding)
+    summary = story_of(suspects, others, pages, finding)
     blind = not any(look.group.frames for look in looks)
     named = finding is not None and finding.blames
     sure = 0.95 if named else 0.5 if blind else 0.9 if suspects else 0.7
@@ -251,11 +255,11 @@ def _by_activity(
         return told(Judgement.HANG, summary, 0.6)
     working = next((one for one in others if one.group.activity is Activity.MOVES), None)
     if working is not None and suspects:
-        return told(Judgement.SLOW, f"No step: rank {working.rank} works {_at(working)}", 0.7)
+        return told(Judgement.SLOW, f"No step: rank {working.rank} works {place_of(working)}", 0.7)
     compiling = next((one for one in waited_for if one.group.compiles), None)
     if compiling is not None:
         return told(
-            Judgement.SLOW, f"No step: rank {compiling.rank} compiles {_at(compiling)}", 0.8
+            Judgement.SLOW, f"No step: rank {compiling.rank} compiles {place_of(compiling)}", 0.8
         )
     if told.suspicion.overdue and _still_in_it(told.suspicion, pages):
         return told(Judgement.HANG, summary, 0.8)
@@ -267,7 +271,9 @@ def _by_activity(
         slow = next(one for one in waited_for if _does(one, on_gpu=on_gpu) is most)
         does = "waits" if most in QUIET else "works"
         section = _section(pages.get(slow.rank))
-        return told(Judgement.SLOW, f"No step: rank {slow.rank} {does} {_at(slow)}{section}", 0.7)
+        return told(
+            Judgement.SLOW, f"No step: rank {slow.rank} {does} {place_of(slow)}{section}", 0.7
+        )
     return told(Judgement.HANG, summary, sure)
 
 
@@ -347,7 +353,7 @@ def _liveliness(activity: Activity) -> int:
     return list(Activity).index(activity) if activity else len(Activity)
 
 
-def _suspects(
+def suspects_among(
     looks: Sequence[SeenRank], pages: Mapping[int, WorkerReport], finding: CollectiveFinding | None
 ) -> list[SeenRank]:
     """Whom the others wait for, or nobody where all do the same."""
@@ -386,7 +392,7 @@ def _is_wait(frame: str) -> bool:
     return (function in WAITS and place.startswith(WAITING_FILES)) or place.startswith(OUR_WAITS)
 
 
-def _paused(looks: Sequence[SeenRank], *, all_live: bool = True) -> str:
+def paused_by(looks: Sequence[SeenRank], *, all_live: bool = True) -> str:
     """Why nothing is to be done about it; empty if nobody wants it so."""
     if looks and all_live and all(look.group.state in STOPPED for look in looks):
         return "Paused: all workers are stopped by a signal (SIGSTOP)"
@@ -406,7 +412,7 @@ def _is_debugger(frame: str) -> bool:
     return place.startswith(DEBUGGERS) or any(f"/{name}" in place for name in DEBUGGERS)
 
 
-def _unseen(told: _Told, missing: Sequence[str], *, late: bool) -> HangJudged:
+def _unseen(told: HangTold, missing: Sequence[str], *, late: bool) -> HangJudged:
     """Nobody is blamed: it may be somebody who was not seen."""
     who = f"node {missing[0]} did not answer" if missing else "a worker has just ended"
     if late:
@@ -414,36 +420,40 @@ def _unseen(told: _Told, missing: Sequence[str], *, late: bool) -> HangJudged:
     return told(Judgement.UNKNOWN, f"No step: {who}", 0.3)
 
 
-def _story(
+def story_of(
     suspects: Sequence[SeenRank],
     others: Sequence[SeenRank],
     pages: Mapping[int, WorkerReport],
     finding: CollectiveFinding | None,
 ) -> str:
+    """Who hung and where, and what the others did meanwhile."""
     if finding is not None and finding.story is not Story.MISSING:
-        who = _named([look.rank for look in suspects]) if finding.blames else "All ranks"
+        who = ranks_named([look.rank for look in suspects]) if finding.blames else "All ranks"
         return f"{who} hung: {finding.text}"
     if not suspects:
         places = {look.group.frames: look for look in reversed(others)}
-        told = [f"rank {look.rank} {_at(look)}" for look in reversed(places.values())]
+        told = [f"rank {look.rank} {place_of(look)}" for look in reversed(places.values())]
         return f"All ranks hung: {'; '.join(told[:PLACES_SHOWN])}"
     page = pages.get(suspects[0].rank)
     doing = DOING.get(page.phase, "") if page is not None else ""
-    where = _at(suspects[0]) if suspects[0].group.frames else doing or "its stack is unknown"
+    seen = suspects[0].group.frames or (suspects[0].group.sleeps_in and not doing)
+    where = place_of(suspects[0]) if seen else doing or "its stack is unknown"
     where += _section(page)
-    waiting = f", while {_counted(others)} {_at(others[0])}" if others else ""
-    return f"{_named([look.rank for look in suspects])} hung: {where}{waiting}"
+    waiting = f", while {_counted(others)} {place_of(others[0])}" if others else ""
+    return f"{ranks_named([look.rank for look in suspects])} hung: {where}{waiting}"
 
 
 def _section(page: WorkerReport | None) -> str:
     return f' in section "{page.section}"' if page is not None and page.section else ""
 
 
-def _at(look: SeenRank) -> str:
+def place_of(look: SeenRank) -> str:
     """The innermost frame of the script, and where that leads."""
     frames = look.group.frames
     if not frames:
-        return "at an unknown location" + (f" ({look.group.why})" if look.group.why else "")
+        place = f"in {look.group.sleeps_in} of the kernel" if look.group.sleeps_in else ""
+        why = f" ({look.group.why})" if look.group.why else ""
+        return f"{place or 'at an unknown location'}{why}"
     own = next((frame for frame in reversed(frames) if not _is_library(frame)), frames[-1])
     if look.waits:
         inner = next(frame for frame in reversed(frames) if _is_wait(frame))
@@ -456,7 +466,8 @@ def _is_library(frame: str) -> bool:
     return place.startswith(("torch/", "holdfast/", "<frozen", "threading.py", "contextlib.py"))
 
 
-def _named(ranks: Sequence[int]) -> str:
+def ranks_named(ranks: Sequence[int]) -> str:
+    """At the beginning of a sentence."""
     return f"Rank{'s' if len(ranks) > 1 else ''} {in_words(in_rows(ranks))}"
 
 
@@ -472,7 +483,7 @@ def _was(looks: Sequence[SeenRank]) -> str:
 def _line(group: StackGroup) -> str:
     """One place, and who stood there."""
     ranks: Iterable[int] = each_of(group.ranks)
-    who = _named(list(ranks)).lower()
+    who = ranks_named(list(ranks)).lower()
     state = f"{group.state} in {group.sleeps_in}" if group.sleeps_in else group.state
     gpu = "its GPU busy" if group.gpu_busy else ""
     did = ", ".join(filter(None, (state, group.activity.value, gpu)))

@@ -226,7 +226,7 @@ class Bookkeeper:
         if event.attempt != attempt.number:
             return
         judged = event.judgement if isinstance(event, HangJudged) else Judgement.UNKNOWN
-        works = judged in (Judgement.SLOW, Judgement.PAUSED)
+        works = judged in (Judgement.SLOW, Judgement.PAUSED, Judgement.OVER)
         attempt.faults.stood_until = None if works else at
         if judged is Judgement.HANG:
             attempt.faults.struck(at - milliseconds(event.ago_s))

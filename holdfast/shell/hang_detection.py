@@ -17,9 +17,11 @@ from holdfast.controller import State
 from holdfast.controller.phases import TRAINING
 from holdfast.detection.after_loop import CLOSES_S, AfterLoop
 from holdfast.detection.hang import HangWatch
+from holdfast.detection.idle import IdleWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.diagnosis import at_its_end, reachability, silence
 from holdfast.diagnosis.hang import LINES_MAX, apart, judge, judge_after_loop
+from holdfast.diagnosis.idle import judge_idle, judge_over
 from holdfast.diagnosis.kept_stacks import kept_stacks
 from holdfast.diagnosis.placed import in_layout
 from holdfast.events import HangJudged, HangSuspected, each_of
@@ -47,6 +49,7 @@ class HangDetection:
         self._now = 0.0
         self._watch = HangWatch(state.limits.hang_timeout_s, state.limits.step_timeout_s)
         self._after = AfterLoop()
+        self._idle = IdleWatch(state.limits.hang_timeout_s, state.limits.step_timeout_s)
         self._looks = StackCollection(send, itertools.count(1, 2), LOOKS, APART_S)
         self._asked = StackCollection(send, itertools.count(2, 4))
         self._send, self._native_numbers = send, itertools.count(4, 4)
@@ -61,11 +64,13 @@ class HangDetection:
         self.stacks = {}
         self._watch.begin(attempt, self._state.world_size, now)
         self._after.begin(attempt, self._state.world_size)
+        self._idle.begin(attempt, self._state.world_size, now)
 
     def observe(self, report: Report, now: float) -> None:
         """Telemetry of one node."""
         self._watch.observe(report, now)
         self._after.observe(report, now)
+        self._idle.observe(report)
 
     def forgive(self, now: float, late_s: float) -> None:
         """We did not listen for so long."""
@@ -85,6 +90,10 @@ class HangDetection:
                 self._put(self._watch.suspect(now))
         elif self._watches and self._after.is_due(now, self._state.finished):
             self._put(self._after.suspect(now, self._state.finished))
+        elif self._watches and self._idle.is_due(now, self._state.finished):
+            self._put(self._idle.suspect(now, self._state.finished))
+        elif self._watches and (rank := self._idle.over()) is not None:
+            self._put(judge_over(self._state.attempt, rank))
 
     @property
     def _watches(self) -> bool:
@@ -101,8 +110,12 @@ class HangDetection:
             if self._after.have_left_loops(self._state.finished):
                 self._put(self._judged_after_loop(suspicion, reply))
                 return
-            looks = reply.groups, reply.missing, pages, timeout_s, reply.collectives
-            judged = judge(suspicion, *looks, some_exited=bool(self._state.finished))
+            some_exited, seen = bool(self._state.finished), (reply.groups, reply.missing, pages)
+            if suspicion.idle_limit_s is not None:
+                judged = judge_idle(suspicion, *seen, reply.collectives, some_exited=some_exited)
+            else:
+                looks = *seen, timeout_s, reply.collectives
+                judged = judge(suspicion, *looks, some_exited=some_exited)
             reached = self._by_name(self._looks.reached)
             if (parted := reachability.judge(reached)) is not None:
                 judged = apart(judged, suspicion, reply.groups, parted.lines)

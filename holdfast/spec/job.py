@@ -137,20 +137,23 @@ class Recovery(Section):
     """How long to wait for missing nodes before giving up."""
     hangs: Literal["auto", "off"] = "auto"
     """Whether workers that make no progress are examined, and restarted if they hang. A script that
-    does not report its steps is watched once steps of its optimizer, or printed ones, are seen."""
+    does not report its steps is watched by those of its optimizer, or printed ones; where none are
+    seen, by output, processors, reads and writes: it is told as idle, and restarted if it hangs."""
     hang_timeout_s: Seconds = 600.0
     """Workers of a script that reports its steps count as hung without progress for this long,
     whatever they do; blocked and idle ones count as hung long before. Must exceed the longest
     evaluation or save of the script. Where steps are only seen, workers that work are not taken for
-    hung without `step_timeout_s`; where no step is seen, as in a script that only sleeps, no worker
-    is."""
+    hung without `step_timeout_s`. Where no step is seen, as in a script that only sleeps, they are
+    after this long only if nothing but they themselves could wake them, or others wait for them in
+    a collective."""
     step_timeout_s: Seconds | None = None
     """Maximum duration of a step, including the wait for its data, in a script that marks all
     else that takes long by `with run.section(...)`: a rank that computes or waits longer counts as
     hung, unless it compiles. In a script that does not report its steps: time from a step of its
     optimizer, or a printed one, to the next or to the end of the script, so it must exceed its
-    longest evaluation, save, and what it does after the last step. Default: up to a minute, as it
-    may be an evaluation; in such a script unlimited. Not with `hangs: off`."""
+    longest evaluation, save, and what it does after the last step. Where no steps are seen: time in
+    which no worker prints, computes, reads or writes, 120 s at least. Default: up to a minute, as
+    it may be an evaluation; in such scripts unlimited. Not with `hangs: off`."""
     stragglers: Literal["tell", "replace", "off"] = "tell"
     """What to do when all ranks wait for the same one, step after step: `tell` reports it and what
     explains it; `replace` also replaces its node by a spare, unless its input or its share of the

@@ -42,14 +42,15 @@ class Job:
         self.suspicions: list[HangSuspected] = []
         self.begin(1)
 
-    def begin(self, attempt: int) -> None:
+    def begin(self, attempt: int, reached: frozenset[Milestone] = JOINED) -> None:
         self.attempt, self.step, self.ended_at = attempt, -1, {}
         self.steps = dict.fromkeys(range(self.ranks), 0)
         self.ended_at = dict.fromkeys(range(self.ranks), self.now)
         self.phase = dict.fromkeys(range(self.ranks), "step")
-        self.reached = dict.fromkeys(range(self.ranks), JOINED)
+        self.reached = dict.fromkeys(range(self.ranks), reached)
         self.step_s, self.finished, self.section = 0.05, False, ""
-        self.start_s = 0.0  # from the start of the workers to their first step, as they tell it
+        self.start_s = 0.0  # from the start of the workers to their loop, as they tell it
+        self.data_wait_s = 0.0
         self.watch.begin(attempt, self.ranks, self.now)
         self.tell()
 
@@ -59,7 +60,10 @@ class Job:
                 rank=rank,
                 pid=1,
                 progress=Progress(
-                    step=step, step_ago_s=self.now - self.ended_at[rank], finished=self.finished
+                    step=step,
+                    step_ago_s=self.now - self.ended_at[rank],
+                    finished=self.finished,
+                    data_wait_s=self.data_wait_s,
                 ),
                 milestones={
                     one: 1.0 + self.start_s * (one is Milestone.STARTED)
@@ -116,7 +120,7 @@ def test_a_controller_that_takes_over_knows_how_long_workers_took_to_begin() -> 
     job.watch = HangWatch(TIMEOUT_S)
     job.watch.begin(1, job.ranks, job.now)
     job.trains(20)
-    job.begin(2)
+    job.begin(2, JOINED - {Milestone.RESTORED})
     job.pass_by(95.0)
     assert job.suspicions == []
     job.pass_by(10.0)

@@ -1,0 +1,160 @@
+"""A worker is idle only where the kernel counts nothing of it and of the processes below it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.agent.idleness import (
+    IDLE_SHARE,
+    LATE_S,
+    SAMPLE_S,
+    Counts,
+    Idle,
+    IdleClock,
+    counts_of,
+)
+from tests.more import examples
+from tests.patience import until
+
+BEGINS = Counts(frozenset({7}), 3.0, 1000, 50)
+
+
+class Worker:
+    """Counted as often as an agent does."""
+
+    def __init__(self) -> None:
+        self.now, self.clock, self.counts, self.printed = 100.0, IdleClock(), BEGINS, 0
+        self.take()
+
+    def take(self, *, disturbed: bool = False) -> Idle:
+        self.clock.take(self.counts, self.printed, self.now, disturbed=disturbed)
+        assert self.clock.idle is not None
+        return self.clock.idle
+
+    def after(
+        self, did: dict[str, Any] | None = None, *, times: int = 1, disturbed: bool = False
+    ) -> Idle:
+        self.counts = self.counts._replace(**(did or {}))
+        for _ in range(times):
+            self.now += SAMPLE_S
+            idle = self.take(disturbed=disturbed)
+        return idle
+
+
+def test_of_one_that_does_nothing_the_time_grows() -> None:
+    worker = Worker()
+    assert worker.clock.idle == Idle(0.0, 0.0)
+    assert worker.after(times=4) == Idle(4 * SAMPLE_S, 4 * SAMPLE_S)
+    assert IdleClock().idle is None
+
+
+@pytest.mark.parametrize(
+    "did",
+    [
+        {"processor_s": BEGINS.processor_s + 2 * IDLE_SHARE * SAMPLE_S},
+        {"moved_bytes": BEGINS.moved_bytes + 1},
+        {"pids": frozenset({7, 8})},
+        {"pids": frozenset({9})},
+    ],
+)
+def test_a_single_byte_and_a_new_process_count(did: dict[str, Any]) -> None:
+    worker = Worker()
+    worker.after(times=3)
+    assert worker.after(did) == Idle(0.0, 0.0)
+    assert worker.after(times=2) == Idle(2 * SAMPLE_S, 2 * SAMPLE_S)
+
+
+def test_so_does_what_it_prints() -> None:
+    worker = Worker()
+    worker.after(times=3)
+    worker.printed = 1
+    assert worker.after() == Idle(0.0, 0.0)
+
+
+def test_one_that_only_wakes_up_is_idle_and_not_asleep() -> None:
+    worker = Worker()
+    worker.after(times=3)
+    least = BEGINS.processor_s + 0.5 * IDLE_SHARE * SAMPLE_S
+    assert worker.after({"switches": 51, "processor_s": least}) == Idle(4 * SAMPLE_S, 0.0)
+
+
+def test_our_own_looks_wake_nobody_up() -> None:
+    worker = Worker()
+    worker.after(times=3)
+    assert worker.after({"switches": 60}, disturbed=True) == Idle(4 * SAMPLE_S, 4 * SAMPLE_S)
+    assert worker.after({"moved_bytes": 2000}, disturbed=True).idle_s == 5 * SAMPLE_S
+    assert worker.after().asleep_s == 6 * SAMPLE_S, "they are not counted later either"
+    assert worker.after({"switches": 61}).asleep_s == 0.0
+
+
+def test_where_nobody_has_counted_for_long_nothing_is_known() -> None:
+    worker = Worker()
+    worker.after(times=3)
+    worker.now += LATE_S
+    assert worker.after() == Idle(0.0, 0.0), "all of this node may have been stopped"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
+@settings(max_examples=examples(100), deadline=None)
+def test_it_is_never_asleep_for_longer_than_it_is_idle_nor_idle_for_longer_than_it_is_known(
+    does: list[tuple[bool, bool]],
+) -> None:
+    worker, quiet = Worker(), 0.0
+    for acts, wakes in does:
+        acted = {"moved_bytes": worker.counts.moved_bytes + 1} if acts else {}
+        woken = {"switches": worker.counts.switches + 1} if wakes else {}
+        idle = worker.after({**acted, **woken})
+        quiet = 0.0 if acts else quiet + SAMPLE_S
+        assert idle.idle_s == pytest.approx(quiet) and idle.asleep_s <= idle.idle_s
+
+
+@contextmanager
+def program(code: str) -> Iterator[int]:
+    """A real one, once it says that it is up."""
+    ran = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert ran.stdout is not None and ran.stdout.readline() == b"up\n"
+        yield ran.pid
+    finally:
+        ran.kill()
+        ran.wait()
+        assert ran.stdout is not None
+        ran.stdout.close()
+
+
+UP = "print('up', flush=True)\n"
+
+
+def test_of_a_program_that_sleeps_nothing_is_counted() -> None:
+    with program(f"import time\n{UP}time.sleep(1e6)") as pid:
+        assert until(lambda: counts_of(pid) == counts_of(pid))
+        before = counts_of(pid)
+        assert before.pids == {pid} and before.switches > 0
+        assert counts_of(pid) == before
+
+
+@pytest.mark.parametrize(
+    "does", ["while True: pass", "while True: os.getpid(), open('/proc/self/stat').read()"]
+)
+def test_of_one_that_computes_or_reads_below_it_something_is(does: str) -> None:
+    below = f"import os\n{UP}os.fork() or exec({does!r})\nos.waitpid(-1, 0)"
+    with program(below) as pid:
+        assert until(lambda: len(counts_of(pid).pids) == 2)
+        before = counts_of(pid)
+        assert until(lambda: counts_of(pid).processor_s > before.processor_s + 0.05)
+        assert "open" not in does or counts_of(pid).moved_bytes > before.moved_bytes
+        for child in before.pids - {pid}:
+            os.kill(child, 9)
+
+
+def test_of_a_process_that_is_gone_there_is_nothing() -> None:
+    with program(UP) as pid:
+        pass
+    assert not counts_of(pid).pids
