@@ -10,7 +10,7 @@ from pathlib import Path
 
 from docs.markdown import prose, table
 from holdfast.diagnosis.signatures import GROUPS, SIGNATURES, Signature
-from tests.diagnosis.excerpts import excerpts
+from tests.diagnosis.excerpts import THREAD, excerpts
 
 TEMPLATE = Path(__file__).parent / "troubleshooting.template.md"
 KNOWN = re.compile(r"^\{\{known (.+)\}\}$", re.MULTILINE)
@@ -78,4 +78,6 @@ printed. *Consequence* means that another rank has failed before: look there.
 
 def _in_full(one: Signature) -> str:
     cause = prose(f"*{one.blame.value.capitalize()}.* {one.cause}")
-    return f"### {one.slug}\n\n{cause}\n\n{prose(one.remedy)}"
+    threads = [e.source for e in excerpts()[one.slug] if THREAD.fullmatch(e.source)]
+    seen = f"\n\nSeen in {', '.join(threads)}." if threads else ""
+    return f"### {one.slug}\n\n{cause}\n\n{prose(one.remedy)}{seen}"

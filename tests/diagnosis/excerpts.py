@@ -1,10 +1,12 @@
 """Real excerpts of logs for each known problem, with where they come from."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 FILE = Path(__file__).parent / "excerpts.txt"
 HEAD, SOURCE = "== ", "from "
+THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 
 
 class Excerpt(NamedTuple):

@@ -12,14 +12,13 @@ import pytest
 from holdfast.diagnosis.signatures import GROUPS, SIGNATURES, Blame, spotted
 from holdfast.drivers.kubernetes.lint import CHECKS
 from holdfast.errors import SLUGS
-from tests.diagnosis.excerpts import Excerpt, excerpts
+from tests.diagnosis.excerpts import THREAD, Excerpt, excerpts
 from tests.diagnosis.provoked import PROVOKED, Provoke
 from tests.tidy.source import ROOT
 
 EXCERPTS = excerpts()
 ALL = [(slug, one) for slug, found in EXCERPTS.items() for one in found]
 RECORDED = Path(__file__).parent / "recorded"
-THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 PUBLIC_SOURCE = re.compile(r"[\w.-]+/[\w.-]+ \S+")
 RAN = re.compile(r"ran: .+ \(.+\)")
 VARIES = re.compile(r"\d+|/\S+")
