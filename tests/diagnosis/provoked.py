@@ -134,7 +134,8 @@ def no_cuda_in_torch(_: Path) -> object:
 
 @way
 def checkpoint_of_a_gpu(_: Path) -> object:
-    return torch.serialization._deserialize("cuda", None, "cuda:0")  # type: ignore[attr-defined]
+    serialization: Any = torch.serialization
+    return serialization._deserialize("cuda", None, "cuda:0")
 
 
 @way
@@ -325,9 +326,8 @@ def module_missing(_: Path) -> object:
 
 @way
 def name_missing(_: Path) -> object:
-    from torch.nn import LlamaFlashAttention2  # type: ignore[attr-defined]
-
-    return LlamaFlashAttention2
+    exec("from torch.nn import LlamaFlashAttention2")
+    return None
 
 
 # ── the machine ───────────────────────────────────────────────────────────────────────────────
