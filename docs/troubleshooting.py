@@ -10,9 +10,9 @@ from pathlib import Path
 
 from docs.markdown import prose, table
 from holdfast.diagnosis.signatures import GROUPS, SIGNATURES, Signature
+from tests.diagnosis.excerpts import THREAD, excerpts
 
 TEMPLATE = Path(__file__).parent / "troubleshooting.template.md"
-EXCERPTS = Path(__file__).parent.parent / "tests" / "diagnosis" / "excerpts.txt"
 KNOWN = re.compile(r"^\{\{known (.+)\}\}$", re.MULTILINE)
 EXCERPT_CHARS = 160
 
@@ -34,10 +34,11 @@ def _problem(one: Signature, seen: str) -> str:
 
 
 def _excerpts() -> dict[str, str]:
-    """The first line of each."""
-    lines = EXCERPTS.read_text().splitlines()
-    heads = {line[3:]: lines[at + 1] for at, line in enumerate(lines) if line.startswith("== ")}
-    return {slug: _cut(line.strip().replace("`", "'")) for slug, line in heads.items()}
+    """The first line of the first of each."""
+    return {
+        slug: _cut(found[0].lines[0].strip().replace("`", "'"))
+        for slug, found in excerpts().items()
+    }
 
 
 def _cut(line: str) -> str:
@@ -77,4 +78,6 @@ printed. *Consequence* means that another rank has failed before: look there.
 
 def _in_full(one: Signature) -> str:
     cause = prose(f"*{one.blame.value.capitalize()}.* {one.cause}")
-    return f"### {one.slug}\n\n{cause}\n\n{prose(one.remedy)}"
+    threads = [e.source for e in excerpts()[one.slug] if THREAD.fullmatch(e.source)]
+    seen = f"\n\nSeen in {', '.join(threads)}." if threads else ""
+    return f"### {one.slug}\n\n{cause}\n\n{prose(one.remedy)}{seen}"

@@ -12,6 +12,10 @@ on those that had it, and as many others as have had it once failed meanwhile by
 highest rate that is published. Twice only clears the machines; it takes a third time, or the same
 rank on another node, to treat it as the script's.
 
+A process of a data loader that is killed at the same step a third time, wherever, is the script's,
+too: what it reads there needs more memory than there is, or crashes what reads it. Where the kernel
+is known to have killed it for that, the verdict says so the first time (`out-of-memory`).
+
 An error of the script that comes again and again, at different steps and only ever on one node,
 where others do the same with other samples, is suspected to be that machine's, once chance would
 hardly have it so. Not where only rank 0 has it: that rank does what no other does. A rank may also
@@ -21,11 +25,20 @@ have samples of its own, which no count can exclude; the next node will tell, if
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from holdfast.diagnosis.verdict import CAUSES, LEFT, Origin, Verdict, cause_of, signature_of
+from holdfast.diagnosis.verdict import (
+    CAUSES,
+    LEFT,
+    Origin,
+    Verdict,
+    cause_of,
+    loader_was_killed,
+    signature_of,
+)
 from holdfast.events import Ranks, WorkerExited, each_of
 from holdfast.occurrences import CERTAIN, Occurrence, Recurrence
 
 DEVICE = "device-error"
+KILLED = "worker-killed"
 OF_SEVERAL = "collective-mismatch"  # the rank that is blamed is not the one that raised it
 TIMES = 3  # at least, that an error came on one node before its machine is suspected
 CHANCE = 0.05  # at most, that it came so by chance
@@ -69,6 +82,8 @@ def judge(
     """Whose it is, in a job of so many nodes; `alike`: they do the same, with other samples."""
     same = [one for one in before if _key(one) == _key(now)]
     here = [one for one in same if one.step == now.step]
+    if now.cause == KILLED and len(here) + 1 >= TIMES:
+        return _too_large(len(here) + 1, now.step)
     if here and (found := _of_code([*here, now], nodes)) is not None:
         return found
     if now.cause == DEVICE or not alike:
@@ -122,9 +137,17 @@ def _code(confidence: float, told: str) -> Recurrence:
     return Recurrence(whose="code", confidence=confidence, text=f"{told}; cause: {where}")
 
 
+def _too_large(times: int, step: int) -> Recurrence:
+    what = f"a data loader process was killed {times} times after step {step}"
+    text = f"{what}; cause: what it reads there is too large for the memory, or crashes the reader"
+    return Recurrence(whose="code", confidence=SURE, text=text)
+
+
 def _is_compared(verdict: Verdict) -> bool:
     """Whether it may be the script's, and is not certain to come again."""
     cause = verdict.cause
+    if cause == KILLED and verdict.chosen is not None:
+        return loader_was_killed(verdict.chosen.error)
     ours = CAUSES[cause].origin is Origin.CODE and not CAUSES[cause].final
     return cause == DEVICE or (ours and cause not in (*LEFT, OF_SEVERAL))
 

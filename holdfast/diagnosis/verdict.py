@@ -364,7 +364,7 @@ def cause_of(exited: WorkerExited) -> str:
     number = _signal(exited)
     if exited.clue:
         return "collective-mismatch"
-    if exited.oom and (number == signal.SIGKILL or _loader_was_killed(exited.error)):
+    if exited.oom and (number == signal.SIGKILL or loader_was_killed(exited.error)):
         return "out-of-memory"
     if exited.forkserver and number == signal.SIGKILL:
         return "forkserver-died"
@@ -397,7 +397,8 @@ def _cause_of_signal(number: int) -> str:
     return "worker-crashed" if name in CRASHES else "worker-killed"
 
 
-def _loader_was_killed(error: WorkerError | None) -> bool:
+def loader_was_killed(error: WorkerError | None) -> bool:
+    """Whether a process of a data loader was killed, not the worker itself."""
     return error is not None and LOADER_KILLED.search(error.message) is not None
 
 

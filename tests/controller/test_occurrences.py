@@ -29,6 +29,12 @@ ILLEGAL = WorkerError(
     line=30,
 )
 SCRIPT = WorkerError(type="ValueError", message="x", file="train.py", line=12)
+LOADER = WorkerError(
+    type="RuntimeError",
+    message="DataLoader worker (pid 7) is killed by signal: Killed. ",
+    file="train.py",
+    line=20,
+)
 
 
 def fails(world: World, error: WorkerError, rank: int, step: int) -> list[AnyAction]:
@@ -83,6 +89,25 @@ def test_it_is_then_an_error_of_the_script_which_is_not_repeated_for_ever() -> N
     assert end.outcome is Outcome.FAILED
     assert "the same error repeated at the same place" in end.reason
     assert "illegal memory access" in end.reason
+
+
+def test_a_data_loader_killed_at_one_item_again_and_again_is_not_tried_until_the_cap() -> None:
+    world = running()
+    for _ in range(3):
+        assert only(fails(world, LOADER, 1, step=12), StartAttempt)
+    assert world.state.incidents[-1].evidence == [
+        "a data loader process was killed 3 times after step 12; cause: what it reads there "
+        "is too large for the memory, or crashes the reader (confidence 95 %)"
+    ]
+    end = only(fails(world, LOADER, 1, step=12), EndJob)
+    assert end.outcome is Outcome.FAILED
+    assert "is killed by signal: Killed" in end.reason
+
+
+def test_a_data_loader_killed_at_other_steps_is_tried_again() -> None:
+    world = running()
+    for step in (12, 13, 14, 15, 16):
+        assert only(fails(world, LOADER, 0, step=step), StartAttempt)
 
 
 def test_a_node_that_has_taken_over_is_not_left_for_the_same_error_at_the_same_step() -> None:

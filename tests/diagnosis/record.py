@@ -77,6 +77,20 @@ while True:
     dist.all_reduce(t)
 """
 
+COLLECTIVES_DIFFER = """
+os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+init()
+t = torch.ones(4)
+dist.all_reduce(t) if rank == 0 else dist.broadcast(t, 1)
+"""
+MODELS_DIFFER = """
+init()
+from torch.nn.parallel import DistributedDataParallel
+layer = torch.nn.Linear(4, 4)
+model = layer if rank == 0 else torch.nn.Sequential(layer, torch.nn.Linear(4, 4))
+DistributedDataParallel(model)
+"""
+
 # name: (script, signal for rank 1 once both are ready, or None)
 SCENARIOS: dict[str, tuple[str, signal.Signals | None]] = {
     "all_reduce_peer_killed": (LOOP.format(call="all_reduce(t)"), signal.SIGKILL),
@@ -105,6 +119,8 @@ SCENARIOS: dict[str, tuple[str, signal.Signals | None]] = {
     "wrapped_by_user": (WRAPPED, signal.SIGKILL),
     "out_of_memory_cpu": ("torch.empty(1 << 50)\n", None),
     "loader_worker_raised": (LOADER, None),
+    "mismatch/collectives_differ": (COLLECTIVES_DIFFER, None),
+    "mismatch/models_differ": (MODELS_DIFFER, None),
 }
 
 

@@ -180,3 +180,42 @@ AWAY = WorkerError(type="TimeoutError", message="timed out")
 )
 def test_what_cannot_be_the_scripts_or_has_no_place_is_not_compared(one: WorkerExited) -> None:
     assert occurred(one) is None
+
+
+LOADER = WorkerError(
+    type="RuntimeError",
+    message="DataLoader worker (pid 7) is killed by signal: Killed. ",
+    file="train.py",
+    line=20,
+)
+
+
+def killed(error: WorkerError | None, step: int | None = 9) -> Occurrence | None:
+    number = None if error is not None else 9
+    one = WorkerExited(
+        node="b", attempt=1, rank=1, exit_code=None if error is None else 1, signal=number,
+        error=error, progress=Progress(step=step),
+    )  # fmt: skip
+    verdict = weigh([one])
+    assert verdict.cause == "worker-killed"
+    return code_or_machine.occurrence(verdict, [one], {}, lambda _: "b", 1)
+
+
+def test_a_data_loader_killed_at_one_step_again_and_again_reads_what_is_too_large() -> None:
+    first = killed(LOADER)
+    assert first is not None and judge(first, [], 1) is None
+    assert judge(first, [first], 1) is None, "twice may be chance, such as pressure that lasts"
+    third = judge(first, [first, first], 1)
+    assert third is not None and third.certain
+    assert third.text.startswith("a data loader process was killed 3 times after step 9; cause: ")
+
+
+def test_a_data_loader_killed_at_other_steps_is_not_the_scripts() -> None:
+    steps = [killed(LOADER, step) for step in (7, 8, 9)]
+    times = [one for one in steps if one is not None]
+    assert len(times) == 3 and judged(times, 1) is None
+
+
+def test_a_worker_that_is_killed_itself_or_before_its_first_step_is_not_compared() -> None:
+    assert killed(None) is None
+    assert killed(LOADER, None) is None

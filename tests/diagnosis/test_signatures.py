@@ -1,6 +1,10 @@
 """Each known problem is known by a real excerpt of a log, and by no other's."""
 
+import mmap
 import re
+import sysconfig
+import traceback
+import warnings
 from pathlib import Path
 
 import pytest
@@ -8,33 +12,111 @@ import pytest
 from holdfast.diagnosis.signatures import GROUPS, SIGNATURES, Blame, spotted
 from holdfast.drivers.kubernetes.lint import CHECKS
 from holdfast.errors import SLUGS
-
-RECORDED = Path(__file__).parent / "excerpts.txt"
-
-
-def excerpts() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in RECORDED.read_text().splitlines():
-        if line.startswith("== "):
-            lines = found.setdefault(line.removeprefix("== "), [])
-        else:
-            lines.append(line)
-    return found
-
+from tests.diagnosis.excerpts import THREAD, Excerpt, excerpts
+from tests.diagnosis.provoked import PROVOKED, Provoke
+from tests.tidy.source import ROOT
 
 EXCERPTS = excerpts()
+ALL = [(slug, one) for slug, found in EXCERPTS.items() for one in found]
+RECORDED = Path(__file__).parent / "recorded"
+PUBLIC_SOURCE = re.compile(r"[\w.-]+/[\w.-]+ \S+")
+RAN = re.compile(r"ran: .+ \(.+\)")
+VARIES = re.compile(r"\d+|/\S+")
+MESSAGE = re.compile(r"[\d'\"\[\](){}<>/:,.`]+")  # what stands between parts of a message
+PART_CHARS, PARTS = 20, 3
+
+
+def lines_of(slug: str) -> list[str]:
+    return [line for one in EXCERPTS[slug] for line in one.lines]
+
+
+def names(lines: list[str]) -> list[str]:
+    return [one.signature.slug for one in spotted(lines)]
+
+
+def of_kind(kind: str) -> list[tuple[str, Excerpt, str]]:
+    """Excerpts of sources of a kind, each with the rest of its source."""
+    return [
+        (slug, one, one.source.removeprefix(f"{kind} "))
+        for slug, one in ALL
+        if one.source.startswith(f"{kind} ")
+    ]
+
+
+INSTALLED = [
+    (slug, one, one.source.partition(" ")[2])
+    for slug, one in ALL
+    if re.fullmatch(r"[a-z]+ \S+", one.source) and not one.source.startswith(("rec", "prov"))
+]
 
 
 def test_every_known_problem_has_an_excerpt_and_there_are_enough_of_them() -> None:
     assert EXCERPTS.keys() == SIGNATURES.keys()
-    assert len(SIGNATURES) >= 80
+    assert len(SIGNATURES) >= 140
     assert len(SIGNATURES) == sum(len(group) for group in GROUPS.values()), "a slug occurs once"
 
 
+def test_every_excerpt_says_where_it_comes_from() -> None:
+    checked = [*of_kind("recorded"), *of_kind("provoked"), *INSTALLED]
+    known = [one for _, one, _ in checked]
+    ways = (THREAD, PUBLIC_SOURCE, RAN)
+    public = [one for _, one in ALL if any(way.fullmatch(one.source) for way in ways)]
+    assert [one.source for _, one in ALL if one not in known and one not in public] == []
+    assert all(EXCERPTS[slug] and all(one.lines for one in EXCERPTS[slug]) for slug in EXCERPTS)
+
+
 @pytest.mark.parametrize("slug", SIGNATURES)
-def test_it_is_found_in_its_excerpt_and_nothing_else_is(slug: str) -> None:
-    found = spotted(EXCERPTS[slug])
-    assert [one.signature.slug for one in found] == [slug], found
+def test_it_is_found_in_each_of_its_excerpts_and_nothing_else_is(slug: str) -> None:
+    for one in EXCERPTS[slug]:
+        assert names(one.lines) == [slug], one
+
+
+@pytest.mark.parametrize(("slug", "one", "name"), of_kind("recorded"))
+def test_what_was_recorded_is_in_its_file(slug: str, one: Excerpt, name: str) -> None:
+    text = (RECORDED / name).read_text(errors="replace")
+    assert [line for line in one.lines if line not in text] == [], slug
+
+
+@pytest.mark.parametrize(("slug", "one", "name"), of_kind("provoked"))
+def test_installed_libraries_still_say_so(
+    slug: str, one: Excerpt, name: str, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = said_by(PROVOKED[name], tmp_path)
+    assert [line for line in one.lines if alike(line) not in alike(said)] == [], said
+    assert names(said.splitlines())[0] == slug, said
+
+
+def said_by(provoke: Provoke, folder: Path) -> str:
+    """What Python prints last of the exception it raises."""
+    try:
+        provoke(folder)
+    except Exception as error:
+        return "".join(traceback.format_exception_only(error))
+    return ""
+
+
+def alike(text: str) -> str:
+    """Without numbers and paths, which differ each time."""
+    return VARIES.sub("", text)
+
+
+def test_every_way_to_provoke_a_message_is_an_excerpt() -> None:
+    assert {name for _, _, name in of_kind("provoked")} == PROVOKED.keys()
+
+
+@pytest.mark.parametrize(("slug", "one", "path"), INSTALLED)
+def test_what_an_installed_library_prints_is_in_its_file(
+    slug: str, one: Excerpt, path: str
+) -> None:
+    kinds = {"python": "stdlib", "holdfast": ""}
+    kind = kinds.get(one.source.partition(" ")[0], "purelib")
+    file = (Path(sysconfig.get_path(kind)) if kind else ROOT) / path
+    parts = [part.strip() for line in one.lines for part in MESSAGE.split(line)]
+    longest = sorted(parts, key=len, reverse=True)[:PARTS]
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        assert any(text.find(part[:PART_CHARS].encode()) >= 0 for part in longest), (slug, longest)
 
 
 @pytest.mark.parametrize("slug", SIGNATURES)
@@ -46,20 +128,66 @@ def test_it_says_whose_fault_it_is_what_happened_and_what_to_do(slug: str) -> No
 
 
 def test_a_cause_comes_before_its_consequences_whatever_was_printed_first() -> None:
-    log = [*EXCERPTS["gloo-peer-closed"], *EXCERPTS["child-failed"], *EXCERPTS["gpu-memory"]]
+    log = [*lines_of("gloo-peer-closed"), *lines_of("child-failed"), *lines_of("gpu-memory")]
     found = [one.signature.slug for one in spotted(log)]
     assert found == ["gpu-memory", "gloo-peer-closed", "child-failed"]
 
 
 def test_the_first_of_many_lines_is_shown_with_their_count() -> None:
-    line = EXCERPTS["nccl-timeout"][0]
+    line = lines_of("nccl-timeout")[0]
     [one] = spotted(["epoch 1", *[f"  {line}"] * 16])
     assert (one.line, one.lines, one.text) == (2, 16, line)
+
+
+@pytest.mark.parametrize("file", sorted((RECORDED / "environment").iterdir()), ids=str)
+def test_whatever_a_script_depends_on_its_failure_is_known(file: Path) -> None:
+    assert names(file.read_text().splitlines())
+
+
+def test_of_ranks_that_lose_each_other_the_one_without_memory_is_named() -> None:
+    """NVIDIA/nccl#1235: rank 3 could not allocate, and rank 0 printed first."""
+    log = [
+        *EXCERPTS["nccl-peer-closed"][2].lines,
+        "ng30903:3063028:3066152 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
+        *EXCERPTS["nccl-internal-error"][0].lines,
+    ]
+    assert names(log) == ["gpu-memory", "nccl-internal-error", "nccl-peer-closed"]
+
+
+def test_a_launcher_that_cannot_resolve_a_name_is_a_problem_of_names() -> None:
+    """kubeflow/mpi-operator#481."""
+    log = [
+        "ssh: Could not resolve hostname tensorflow-benchmarks-worker-0.tensorflow-benchmarks-"
+        "worker: Name or service not known",
+        "ORTE was unable to reliably start one or more daemons.",
+    ]
+    assert names(log) == ["name-resolution", "mpi-daemons"]
+
+
+def test_a_shared_memory_that_is_full_comes_before_what_nccl_makes_of_it() -> None:
+    """pytorch/ci-infra#490."""
+    log = [
+        "[2026-04-22 21:34:20] mt-workflow:202016:202235 [0] misc/shmutils.cc:88 NCCL WARN Error: "
+        "failed to extend /dev/shm/nccl-WU88OE to 9637892 bytes, error: No space left on device "
+        "(28)",
+        "[2026-04-22 21:34:20] mt-workflow:202016:202238 [2] proxy.cc:1326 NCCL WARN Socket recv "
+        "failed while polling for opId=0x7f6f18cb7f40",
+    ]
+    assert names(log) == ["nccl-shared-memory", "nccl-peer-closed"]
+
+
+def test_a_transfer_that_timed_out_comes_before_those_that_were_dropped_after_it() -> None:
+    """NVIDIA/nccl#1814."""
+    log = [*EXCERPTS["nccl-ib-flushed"][0].lines, *EXCERPTS["nccl-ib-retry-exceeded"][0].lines]
+    assert names(log) == ["nccl-ib-retry-exceeded", "nccl-ib-flushed"]
 
 
 @pytest.mark.parametrize(
     "line",
     [
+        "[Service thread] Connection closed by localRank 0",
+        "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB ib0:10.1.0.1<0>",
+        "NCCL INFO Call to connect returned Connection timed out, retrying",
         "step 120 loss 2.3150 grad_norm 0.913 tokens/s 51200",
         "Epoch 3: 100%|██████████| 1563/1563 [02:11<00:00, 11.91it/s, loss=0.312]",
         "NCCL INFO Bootstrap : Using eth0:10.0.0.4<0>",

@@ -31,14 +31,15 @@ COLLECTIVES = (
     ),
     signature(
         "nccl-shared-memory",
-        r"Error while creating shared memory segment|Call to (?:posix_fallocate|ftruncate) failed",
+        r"Error while creating shared memory segment|Call to (?:posix_fallocate|ftruncate) failed|"
+        r"failed to extend /dev/shm/nccl",
         Blame.CONFIGURATION,
         "NCCL could not create its segment in /dev/shm: it is too small.",
         "Set resources.shm in the job file (at least 1Gi per GPU), or --shm-size for Docker.",
     ),
     signature(
         "nccl-no-interface",
-        r"Bootstrap : no socket interface found",
+        r"Bootstrap : no socket interface found|connecting to address .*is neither AF_INET",
         Blame.CONFIGURATION,
         "NCCL found no network interface with the name that NCCL_SOCKET_IFNAME asks for.",
         "Compare NCCL_SOCKET_IFNAME with `ip addr` on the node; `^lo,docker` excludes instead of "
@@ -47,7 +48,8 @@ COLLECTIVES = (
     signature(
         "nccl-connect-failed",
         r"(?:socketStartConnect|socketPollConnect|socketProgressConnect|ncclSocketConnect).*"
-        r"(?:failed|[Rr]efused|timed out)",
+        r"(?:failed|returned \d+\(|[Rr]efused|timed out)|"
+        r"NCCL WARN (?:Net : )?(?:Call to connect\b|Connect to ).*failed",
         Blame.NETWORK,
         "NCCL could not connect to another rank.",
         "Open all TCP ports between the nodes (NetworkPolicy, security group, firewall), and make "
@@ -55,11 +57,29 @@ COLLECTIVES = (
     ),
     signature(
         "nccl-ib-retry-exceeded",
-        r"NET/IB ?: Got (?:completion|async event).*(?:error 12|status=12|vendor err 129)",
+        r"NET/IBP? ?: ?Got completion.*(?:error 12,|status=12 |vendor err 129)",
         Blame.NETWORK,
         "An InfiniBand or RoCE peer did not acknowledge in time: a link flapped, or the peer died.",
         "Check `ibstat`, link error counters and the switch port of both nodes. NCCL_IB_TIMEOUT=22 "
         "and NCCL_IB_RETRY_CNT=7 let short flaps pass.",
+    ),
+    signature(
+        "nccl-ib-flushed",
+        r"NET/IBP? ?: ?Got completion.*(?:error 5,|status=5 )",
+        Blame.CONSEQUENCE,
+        "An InfiniBand or RoCE connection had failed before: what was still to be sent was "
+        "dropped.",
+        "Look for the first `Got completion` with another number, on this rank or its peer.",
+    ),
+    signature(
+        "nccl-ib-error",
+        r"NET/IBP? ?: ?Got (?:completion|async)",
+        Blame.NETWORK,
+        "An InfiniBand or RoCE transfer failed.",
+        "The number is that of ibv_wc_status: 4 is memory that could not be read or written (GPU "
+        "Direct RDMA: nvidia_peermem, ACS, IOMMU), 10 and 11 are those of the peer. "
+        "NCCL_IB_DISABLE=1 confirms.",
+        general=True,
     ),
     signature(
         "nccl-ib-memlock",
@@ -70,11 +90,21 @@ COLLECTIVES = (
     ),
     signature(
         "nccl-ofi-unusable",
-        r"NET/OFI (?:Unable to find a protocol that worked|Couldn't|.*fi_getinfo.*fail)",
+        r"NET/OFI (?:Unable to find a protocol that worked|aws-ofi-nccl initialization failed)",
         Blame.CONFIGURATION,
         "The AWS OFI plug-in of NCCL found no usable fabric provider.",
         "Request vpc.amazonaws.com/efa for the pods, install a plug-in that fits the NCCL version, "
         "and run `fi_info -p efa` in the pod.",
+    ),
+    signature(
+        "nccl-ofi-failed",
+        r"NET/OFI Request \S+ completed with error",
+        Blame.NETWORK,
+        "A transfer over libfabric (EFA, Slingshot) failed: the network lost it, or the peer "
+        "exited.",
+        "Look whether the peer failed first; else check the adapter of both nodes and the security "
+        "group, which must allow all traffic within itself.",
+        general=True,
     ),
     signature(
         "nccl-version-mismatch",
@@ -88,7 +118,8 @@ COLLECTIVES = (
         r"peer access is not supported between these two devices",
         Blame.MACHINE,
         "Two GPUs of one node cannot read each other's memory.",
-        "Set NCCL_P2P_DISABLE=1 to confirm; check ACS and IOMMU settings, and the fabric manager.",
+        "Set NCCL_P2P_DISABLE=1 to confirm. GeForce cards (RTX 3090, 4090) cannot do it; for "
+        "others check ACS and IOMMU settings, and the fabric manager.",
     ),
     signature(
         "nccl-system-error",
@@ -109,6 +140,14 @@ COLLECTIVES = (
         general=True,
     ),
     signature(
+        "nccl-peer-closed",
+        r"Connection closed by remote peer|socketProgress\w*: (?:Call to|Connection)|"
+        r"NCCL WARN (?:Net : )?Call to (?:recv|send) .*failed|NCCL WARN Socket recv failed",
+        Blame.CONSEQUENCE,
+        "A peer of this rank exited, or its connection broke.",
+        "Look at the rank that failed first: `holdfast why` names it.",
+    ),
+    signature(
         "nccl-remote-error",
         r"ncclRemoteError",
         Blame.CONSEQUENCE,
@@ -120,8 +159,8 @@ COLLECTIVES = (
         r"ncclInternalError",
         Blame.ENVIRONMENT,
         "A check inside NCCL failed: mostly versions or a topology that it does not understand.",
-        "Set NCCL_DEBUG=INFO and read the WARN line above; compare driver, CUDA and NCCL versions "
-        "with the support matrix.",
+        "Set NCCL_DEBUG=INFO and read the WARN line above. NCCL 2.18 reports errors of the network "
+        "and lost peers like this, too; else compare driver, CUDA and NCCL versions.",
         general=True,
     ),
     signature(
@@ -134,10 +173,11 @@ COLLECTIVES = (
     ),
     signature(
         "no-gpu-for-nccl",
-        r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",
+        r"ProcessGroupNCCL is only supported with GPUs, no GPUs found|doesn't have NCCL built in",
         Blame.CONFIGURATION,
-        "The backend is nccl, and this process sees no GPU.",
-        "Request GPUs in the job file (resources.gpus), check CUDA_VISIBLE_DEVICES, or use gloo.",
+        "The backend is nccl, and this process sees no GPU, or its PyTorch was built without NCCL.",
+        "Request GPUs in the job file (resources.gpus), check CUDA_VISIBLE_DEVICES, install a "
+        "build of PyTorch for CUDA, or use gloo.",
     ),
     signature(
         "collective-mismatch",
@@ -146,6 +186,16 @@ COLLECTIVES = (
         "Ranks called different collectives, or the same one with different shapes.",
         "The message names both calls. Look for a branch that only some ranks take "
         "(`if rank == 0:` around a collective, a last batch that is smaller).",
+    ),
+    signature(
+        "nccl-sizes-differ",
+        r"collective mismatch error, local size|Message truncated : received \d+ bytes instead of|"
+        r"NCCL WARN Mismatched collective detected",
+        Blame.CODE,
+        "Ranks called different collectives, or the same one with different sizes.",
+        "Look for a branch that only some ranks take, and for NCCL variables (NCCL_ALGO, "
+        "NCCL_PROTO) or versions that are not the same on all nodes. "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL names the calls.",
     ),
     signature(
         "barrier-missed",
@@ -225,7 +275,8 @@ COLLECTIVES = (
     ),
     signature(
         "invalid-rank",
-        r"Invalid rank -?\d+, rank should be in the interval|Invalid rank requested",
+        r"Invalid rank -?\d+, rank should be in the interval|"
+        r"Rank \d+ is out of range\. Valid ranks",
         Blame.CONFIGURATION,
         "A rank is not below the world size; -1 means that it was not set.",
         "Read RANK and WORLD_SIZE from the environment after the launcher has set them; do not "
@@ -237,6 +288,14 @@ COLLECTIVES = (
         Blame.CONSEQUENCE,
         "The rendezvous store is gone: the process that serves it has exited.",
         "Look at the rank or node that failed first: `holdfast why` names it.",
+    ),
+    signature(
+        "store-timeout",
+        r"wait timeout after \d+ms, keys|waitForInput: socket .* timed out",
+        Blame.CONSEQUENCE,
+        "A rank waited in the rendezvous store for a key that nobody wrote: some rank did not "
+        "come.",
+        "Look for the rank that does not report this: it hung, exited or is still starting.",
     ),
     signature(
         "port-taken",

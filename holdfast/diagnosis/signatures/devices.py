@@ -5,7 +5,8 @@ from holdfast.diagnosis.signatures.signature import Blame, signature
 DEVICES = (
     signature(
         "gpu-memory",
-        r"CUDA out of memory|HIP out of memory|torch\.OutOfMemoryError",
+        r"CUDA out of memory|HIP out of memory|torch\.OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|"
+        r"Cuda failure (?:\d+ )?'out of memory'|CUDA error: out of memory",
         Blame.CODE,
         "The GPU has not enough memory for this step.",
         "Use a smaller batch with gradient accumulation, activation checkpointing, bf16 or "
@@ -60,6 +61,13 @@ DEVICES = (
         "63, 64, 74, 79, 92, 94, 95, 119 and 120 the machine's.",
     ),
     signature(
+        "gpu-not-initialised",
+        r"NVRM: .*(?:RmInitAdapter|rm_init_adapter) failed",
+        Blame.MACHINE,
+        "The driver could not bring up a GPU.",
+        "Reset the GPU or reboot; if it comes again, take the machine out of service.",
+    ),
+    signature(
         "gpu-launch-timeout",
         r"the launch timed out and was terminated|CUDA_ERROR_LAUNCH_TIMEOUT",
         Blame.MACHINE,
@@ -91,6 +99,14 @@ DEVICES = (
         "package.",
     ),
     signature(
+        "driver-unsupported",
+        r"unsupported display driver|forward compatibility was attempted on non supported HW",
+        Blame.ENVIRONMENT,
+        "The CUDA library of the image and the driver of the machine do not work together.",
+        "Remove the cuda-compat package or its folder from LD_LIBRARY_PATH, if the driver is new "
+        "enough or the GPU is no data center GPU; else update the driver.",
+    ),
+    signature(
         "driver-mismatch",
         r"Driver/library version mismatch",
         Blame.MACHINE,
@@ -100,11 +116,20 @@ DEVICES = (
     signature(
         "no-driver",
         r"Found no NVIDIA driver on your system|CUDA_ERROR_NO_DEVICE|no CUDA-capable device is "
-        r"detected|libcuda\.so\.1: cannot open shared object file",
+        r"detected|libcuda\.so\.1: cannot open shared object file|"
+        r"CUDA device but torch\.cuda\.is_available\(\) is False",
         Blame.CONFIGURATION,
         "The process sees no GPU at all.",
         "In a container: request nvidia.com/gpu (or --gpus all) and use the NVIDIA runtime; check "
         "CUDA_VISIBLE_DEVICES; on the host run `nvidia-smi`.",
+    ),
+    signature(
+        "torch-without-cuda",
+        r"Torch not compiled with CUDA enabled",
+        Blame.ENVIRONMENT,
+        "The script wants a GPU, and the PyTorch that is installed was built for the CPU only.",
+        "Install a build for the CUDA of the driver; a package that was installed later may have "
+        "replaced it (`python -m torch.utils.collect_env`).",
     ),
     signature(
         "device-ordinal",
@@ -116,10 +141,11 @@ DEVICES = (
     ),
     signature(
         "gpu-busy",
-        r"CUDA-capable devices? (?:is|are) busy or unavailable",
+        r"CUDA-capable device(?:s|\(s\))? (?:is/are|is|are) busy or unavailable",
         Blame.MACHINE,
         "Another process has the GPU for itself, or the GPU is in an error state.",
-        "Look at `nvidia-smi` for processes left over and for compute mode E. Process.",
+        "Look at `nvidia-smi` for processes left over and for compute mode E. Process, and at "
+        "`dmesg` for NV_ERR_RESET_REQUIRED: such a GPU must be reset.",
     ),
     signature(
         "fabric-manager",
@@ -130,7 +156,7 @@ DEVICES = (
     ),
     signature(
         "cuda-unknown-error",
-        r"CUDA unknown error|CUDA error: unknown error",
+        r"CUDA unknown error|CUDA error: unknown error|Cuda failure 999",
         Blame.MACHINE,
         "CUDA could not be initialised.",
         "Reload nvidia_uvm or reboot; do not change CUDA_VISIBLE_DEVICES after the first use.",

@@ -5,7 +5,8 @@ from holdfast.diagnosis.signatures.signature import Blame, signature
 HOST = (
     signature(
         "host-memory",
-        r"Out of memory: Killed process|Memory cgroup out of memory|oom-kill:|OOMKilled",
+        r"Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-kill(?::| event)|"
+        r"OOMKilled",
         Blame.CONFIGURATION,
         "The kernel killed a process: the machine or the container ran out of memory.",
         "Raise the memory request and limit together, use fewer data loader workers, and look for "
@@ -24,15 +25,49 @@ HOST = (
     signature(
         "loader-killed",
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited "
-        r"unexpectedly)",
+        r"unexpectedly(?! with exit code))",
         Blame.CONFIGURATION,
         "A data loader worker was killed, mostly by the kernel's out-of-memory killer.",
         "Look for oom-kill in `dmesg`; use fewer num_workers, and keep large Python lists out of "
         "the data set (each worker copies them as it touches them).",
     ),
     signature(
+        "killed-by-signal",
+        r"^Killed$|: +\d+ Killed\b",
+        Blame.CONFIGURATION,
+        "A shell reports that a process was killed by SIGKILL, which is mostly the kernel's doing: "
+        "the machine or the container ran out of memory.",
+        "Look for oom-kill in `dmesg` and for OOMKilled of the pod; else for who sent the signal.",
+        general=True,
+    ),
+    signature(
+        "loader-exited",
+        r"DataLoader worker \(pid \d+\) exited unexpectedly with exit code",
+        Blame.CODE,
+        "A data loader worker ended itself, with a status.",
+        "Look for sys.exit or os._exit in the data set or a library of it; num_workers=0 shows the "
+        "traceback.",
+    ),
+    signature(
+        "loader-terminated",
+        r"DataLoader worker \(pid \d+\) is killed by signal: (?:Terminated|Interrupt|Hangup)",
+        Blame.CONSEQUENCE,
+        "A data loader worker was asked to end: by a scheduler, a person, or as its rank was "
+        "stopped.",
+        "Look at events of the pod or the job of the scheduler at that time, and at other ranks.",
+    ),
+    signature(
+        "loader-timeout",
+        r"DataLoader timed out after [\d.]+ seconds",
+        Blame.STORAGE,
+        "No batch came from the data loader's workers within its timeout.",
+        "Look at the storage that the data set reads, and for a lock that was held when workers "
+        "were forked; num_workers=0 shows where it stands. Raise timeout= if batches may take as "
+        "long.",
+    ),
+    signature(
         "bus-error",
-        r"^(?:Bus error|Fatal Python error: Bus error)|\bSIGBUS\b",
+        r"(?:^|: +\d+ )Bus error|^Fatal Python error: Bus error|\bSIGBUS\b",
         Blame.CONFIGURATION,
         "Memory that is backed by a file could not be provided: mostly /dev/shm is full, else a "
         "mapped file was cut or its disk failed.",
@@ -40,7 +75,8 @@ HOST = (
     ),
     signature(
         "segmentation-fault",
-        r"^Segmentation fault|Fatal Python error: Segmentation fault|\bSIGSEGV\b",
+        r"(?:^|: +\d+ )Segmentation fault|Fatal Python error: Segmentation fault|\bSIGSEGV\b|"
+        r"killed by signal: Segmentation fault",
         Blame.CODE,
         "Native code accessed memory that is not its own.",
         "Run with PYTHONFAULTHANDLER=1 for the Python line; suspect extensions that were built for "
@@ -48,7 +84,7 @@ HOST = (
     ),
     signature(
         "illegal-instruction",
-        r"^Illegal instruction|\bSIGILL\b",
+        r"(?:^|: +\d+ )Illegal instruction|\bSIGILL\b",
         Blame.ENVIRONMENT,
         "The program uses instructions that this processor does not have.",
         "Install builds for this processor (AVX2, AVX-512 may be missing), or use other machines.",
@@ -108,7 +144,7 @@ HOST = (
     signature(
         "memory-allocation",
         r"\[Errno 12\]|DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc|"
-        r"^MemoryError",
+        r"^MemoryError|MemoryError: Unable to allocate",
         Blame.CONFIGURATION,
         "The host has not enough memory for an allocation.",
         "Raise the memory of the container, read less at once, use fewer num_workers.",
@@ -136,6 +172,13 @@ HOST = (
         "Start chrony or ntpd; `timedatectl` shows the difference.",
     ),
     signature(
+        "mount-lost",
+        r"\[Errno 107\]|Transport endpoint is not connected",
+        Blame.STORAGE,
+        "The process behind a mounted file system (FUSE, such as gcsfuse or s3fs) has died.",
+        "Mount it again, and give its process more memory if the kernel killed it.",
+    ),
+    signature(
         "name-resolution",
         r"Temporary failure in name resolution|Name or service not known|"
         r"nodename nor servname provided|getaddrinfo failed",
@@ -153,9 +196,9 @@ HOST = (
     ),
     signature(
         "connection-reset",
-        r"Connection reset by peer|\[Errno 104\]",
+        r"Connection reset by peer|\[Errno 104\]|\[Errno 32\]",
         Blame.CONSEQUENCE,
-        "The other end of a connection has reset it.",
+        "The other end of a connection has closed it.",
         "If the other end is a rank, look at why that one failed; if it is a service, it restarted "
         "or refuses so many connections.",
     ),
@@ -167,10 +210,36 @@ HOST = (
         "Check host and port, and whether that service has started.",
     ),
     signature(
+        "network-timeout",
+        r"(?:ReadTimeout|ConnectTimeout|ConnectTimeoutError|ReadTimeoutError|TimeoutError)(?::|$)|"
+        r"Read timed out|\[Errno 110\]",
+        Blame.NETWORK,
+        "A service did not answer in time.",
+        "Check that it can be reached from the node, and how loaded it is; many ranks that ask at "
+        "once slow it down.",
+    ),
+    signature(
+        "connection-cut",
+        r"Remote end closed connection|IncompleteRead\(|ServerDisconnectedError|ClientPayloadError|"
+        r"Connection was closed before we received",
+        Blame.NETWORK,
+        "A service closed the connection before its answer was complete.",
+        "It restarted, or a proxy between cut it: try again, and read in smaller parts.",
+    ),
+    signature(
         "certificate",
         r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
         Blame.CONFIGURATION,
         "A certificate could not be verified.",
         "Install the CA of your proxy into the image and set SSL_CERT_FILE or REQUESTS_CA_BUNDLE.",
+    ),
+    signature(
+        "service-unreachable",
+        r"Could not connect to the endpoint URL|Cannot connect to host|"
+        r"Max retries exceeded with url",
+        Blame.NETWORK,
+        "A service could not be reached.",
+        "Check its name and port, the proxy, and NetworkPolicies of the node.",
+        general=True,
     ),
 )

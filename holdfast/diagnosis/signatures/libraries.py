@@ -6,7 +6,7 @@ LIBRARIES = (
     signature(
         "hub-access",
         r"GatedRepoError|RepositoryNotFoundError|Access to model .* is restricted|"
-        r"401 Client Error: Unauthorized for url: https://huggingface",
+        r"access a gated repo|401 Client Error: Unauthorized for url: https://huggingface",
         Blame.CONFIGURATION,
         "The Hugging Face Hub refuses the repository: no token, no access, or another name.",
         "Accept the licence on its page, set HF_TOKEN from a secret (env in the job file), and "
@@ -22,14 +22,16 @@ LIBRARIES = (
     ),
     signature(
         "rate-limited",
-        r"429 (?:Client Error|Too Many Requests)|HTTP Error 429",
+        r"429 (?:Client Error|Too Many Requests)|HTTP Error 429|ClientResponseError: 429",
         Blame.NETWORK,
         "A service refuses because it was asked too often, mostly by all ranks at once.",
         "Let one rank per node download, then a barrier; use a shared cache or a mirror.",
     ),
     signature(
         "service-unavailable",
-        r"\b50[0234] (?:Server Error|Bad Gateway|Service Unavailable|Gateway Time)",
+        r"\b50[0234] (?:Server Error|Bad Gateway|Service Unavailable|Gateway Time)|"
+        r"HTTP Error 50[0234]|ClientResponseError: 50[0234]|\((?:InternalError|"
+        r"ServiceUnavailable)\) when calling|\[Errno 16\] Service Unavailable",
         Blame.ENVIRONMENT,
         "A service that the script needs failed.",
         "It may recover: Holdfast retries with pauses. Make downloads part of the "
@@ -59,7 +61,8 @@ LIBRARIES = (
     ),
     signature(
         "deepspeed-cuda-mismatch",
-        r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
+        r"Installed CUDA version [\d.]+ does not match the version torch was compiled with|"
+        r"The detected CUDA version \([\d.]+\) mismatches the version",
         Blame.ENVIRONMENT,
         "nvcc of the image has another version than the CUDA of PyTorch, so no op can be built.",
         "Use an image with the matching toolkit, or prebuilt ops (DS_BUILD_OPS=1 at its build).",
@@ -111,14 +114,15 @@ LIBRARIES = (
     ),
     signature(
         "tensorflow-peer-lost",
-        r"CollectiveOps.*(?:abort|peer)|/job:worker/replica:0/task:\d+ (?:is down|heartbeat)",
+        r"[Cc]ollective ops is aborted by|CollectiveOps.*(?:abort|peer)|"
+        r"/job:worker/replica:0/task:\d+ (?:is down|heartbeat)",
         Blame.CONSEQUENCE,
         "Another worker of the strategy has exited.",
         "Look at the task that is named.",
     ),
     signature(
         "jax-memory",
-        r"RESOURCE_EXHAUSTED: Out of memory",
+        r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)",
         Blame.CODE,
         "XLA ran out of memory of the device.",
         "Use a smaller batch, jax.checkpoint or more sharding; XLA_PYTHON_CLIENT_MEM_FRACTION "
@@ -141,8 +145,8 @@ LIBRARIES = (
     ),
     signature(
         "mpi-daemons",
-        r"ORTE (?:was unable to reliably start|does not know how to route)|"
-        r"PRTE has lost communication with a remote daemon|ORTE daemon has unexpectedly failed",
+        r"ORTE (?:was unable to reliably start|does not know how to route)|(?:PRTE|"
+        r"ORTE) has lost communication with a remote daemon|ORTE daemon has unexpectedly failed",
         Blame.NETWORK,
         "mpirun could not start or reach its daemon on another host.",
         "Test `ssh HOST hostname` from the launcher; check host keys, the headless Service and "
@@ -158,15 +162,16 @@ LIBRARIES = (
     signature(
         "mpi-abort",
         r"MPI_ABORT was invoked on rank|mpirun noticed that process rank|"
-        r"Primary job terminated normally, but \d+ process returned a non-zero",
+        r"Primary job +terminated normally, but \d+ process|"
+        r"mpirun\S* detected that one or more processes exited",
         Blame.CONSEQUENCE,
         "mpirun ends all ranks because one has failed.",
         "Look at the output of the rank that is named.",
     ),
     signature(
         "horovod-stalled",
-        r"One or more tensors were submitted to be reduced.*but|HorovodInternalError|"
-        r"Stalled (?:ops|ranks)",
+        r"One or more tensors were submitted to be reduced|HorovodInternalError|"
+        r"Stalled (?:ops|ranks)|Horovod has been shut down",
         Blame.CONSEQUENCE,
         "Some ranks wait in a collective that others have not called.",
         "The message names the missing ranks: look at what they do.",
@@ -193,6 +198,13 @@ LIBRARIES = (
         "Give it more memory (object_store_memory, /dev/shm of the pod), keep fewer references.",
     ),
     signature(
+        "object-missing",
+        r"NoSuchKey|404 Client Error|HTTP Error 404|ClientResponseError: 404",
+        Blame.CONFIGURATION,
+        "An object or a page that the script asks for does not exist.",
+        "Check the name, its prefix and the bucket; a list of shards may be older than the shards.",
+    ),
+    signature(
         "no-credentials",
         r"NoCredentialsError|Unable to locate credentials|DefaultCredentialsError|"
         r"InvalidAccessKeyId|SignatureDoesNotMatch",
@@ -202,14 +214,14 @@ LIBRARIES = (
     ),
     signature(
         "object-store-access",
-        r"AccessDenied|403 Forbidden|NoSuchBucket",
+        r"AccessDenied|403 (?:Client Error: )?Forbidden|HTTP Error 403|NoSuchBucket",
         Blame.CONFIGURATION,
         "The object store refuses: no permission, or another name of the bucket.",
         "Check the policy of the role for this bucket and prefix, and its region.",
     ),
     signature(
         "object-store-slow-down",
-        r"SlowDown|Please reduce your request rate",
+        r"\(SlowDown\)|Please reduce your request rate",
         Blame.STORAGE,
         "The object store is asked too often under one prefix.",
         "Read larger objects with fewer workers, spread names over prefixes, cache on the node.",

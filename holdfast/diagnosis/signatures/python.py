@@ -58,15 +58,15 @@ PYTHON = (
     ),
     signature(
         "device-mismatch",
-        r"Expected all tensors to be on the same device",
+        r"Expected all tensors to be on the same device|is not on the expected device",
         Blame.CODE,
         "Tensors of one operation are on different devices.",
         "Move inputs with .to(device), and register constant tensors as buffers.",
     ),
     signature(
         "dtype-mismatch",
-        r"expected scalar type \w+ but found|must have the same dtype|Input type \(.*\) and weight "
-        r"type \(.*\) should be the same",
+        r"expected scalar type \w+ but found|(?:must|to) have the same dtype|"
+        r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         Blame.CODE,
         "Tensors of one operation have different types.",
         "Run the forward pass under autocast, or cast inputs to the type of the model.",
@@ -84,22 +84,24 @@ PYTHON = (
         r"PytorchStreamReader failed|invalid header or archive is corrupted|HeaderTooLarge|"
         r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|pickle data was truncated|"
         r"SafetensorError: Error while deserializing header|unexpected EOF, expected \d+ more|"
-        r"seems not fully written|holdfast: .* is incomplete \([\d,]+ bytes\)",
+        r"seems not fully written|holdfast: .* is incomplete \([\d,]+ bytes\)|"
+        r"EOFError: Ran out of input|^\s*Unsupported operand \d+$",
         Blame.STORAGE,
-        "A checkpoint file is incomplete or damaged.",
+        "A checkpoint file is incomplete, damaged, or none: such as a pointer of Git LFS.",
         "Move it away and go back to the one before; write to a temporary name and rename, so that "
         "a process that dies leaves no half file (docs/guides/trainers.md).",
     ),
     signature(
         "weights-only",
-        r"Weights only load failed",
+        r"Weights only load failed\. This file can|"
+        r"WeightsUnpickler error: Unsupported (?:global|class)",
         Blame.ENVIRONMENT,
         "torch.load refuses objects other than tensors (since PyTorch 2.6).",
         "If you trust the file: weights_only=False, or torch.serialization.add_safe_globals.",
     ),
     signature(
         "in-place-gradient",
-        r"modified by an inplace operation",
+        r"modified by an inplace operation|requires grad is being used in an in-place operation",
         Blame.CODE,
         "A tensor that the backward pass needs was changed in place.",
         "Find it with torch.autograd.set_detect_anomaly(True); avoid += and _-methods there.",
@@ -150,7 +152,7 @@ PYTHON = (
     ),
     signature(
         "no-main-guard",
-        r"before the current process has finished its bootstrapping phase",
+        r"current process has finished its bootstrapping phase",
         Blame.CODE,
         "The script starts processes while it is imported by them.",
         "Put its body under `if __name__ == '__main__':`.",

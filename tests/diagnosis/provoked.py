@@ -1,0 +1,382 @@
+"""Ways to make installed libraries print what excerpts of known problems say.
+
+Each raises what its excerpts quote, in this process and without a network or a GPU, so that a new
+version of a library that words a message differently is noticed.
+"""
+
+import contextlib
+import io
+import os
+import pickle
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler
+
+Provoke = Callable[[Path], object]
+PROVOKED: dict[str, Provoke] = {}
+STATE = {"weight": torch.zeros(1000)}
+PIECE = 1000  # bytes that are left of a file
+
+
+def way(provoke: Provoke) -> Provoke:
+    """Known by its name."""
+    PROVOKED[provoke.__name__] = provoke
+    return provoke
+
+
+@contextlib.contextmanager
+def group_of_one() -> Iterator[None]:
+    """A process group of this process alone, on no port."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class Unused(torch.nn.Module):
+    """A model of which one layer gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.used(x)
+
+
+class Twice(torch.nn.Module):
+    """A model of which one layer gets its gradient twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        first = checkpoint(self.layer, x, use_reentrant=True)
+        return checkpoint(self.layer, first, use_reentrant=True)
+
+
+# ── collectives ───────────────────────────────────────────────────────────────────────────────
+
+
+@way
+def nccl_not_built_in(_: Path) -> object:
+    return dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+
+
+@way
+def no_rank_in_environment(_: Path) -> object:
+    kept = os.environ.pop("RANK", None)
+    try:
+        return dist.init_process_group("gloo", init_method="env://")
+    finally:
+        if kept is not None:
+            os.environ["RANK"] = kept
+
+
+@way
+def sampler_without_a_rank(_: Path) -> object:
+    samples: Any = [1]
+    return DistributedSampler(samples, num_replicas=4, rank=-1)
+
+
+@way
+def rank_too_high(_: Path) -> object:
+    with group_of_one():
+        return dist.new_group([3])
+
+
+@way
+def no_such_interface(_: Path) -> object:
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0x"
+    try:
+        with group_of_one():
+            return None
+    finally:
+        del os.environ["GLOO_SOCKET_IFNAME"]
+
+
+@way
+def unused_parameters(_: Path) -> object:
+    with group_of_one():
+        model = DistributedDataParallel(Unused())
+        for _step in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+        return None
+
+
+@way
+def ready_twice(_: Path) -> object:
+    with group_of_one():
+        model = DistributedDataParallel(Twice(), find_unused_parameters=True)
+        return model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+
+
+# ── devices ───────────────────────────────────────────────────────────────────────────────────
+
+
+@way
+def no_cuda_in_torch(_: Path) -> object:
+    return torch.ones(1).cuda()
+
+
+@way
+def checkpoint_of_a_gpu(_: Path) -> object:
+    serialization: Any = torch.serialization
+    return serialization._deserialize("cuda", None, "cuda:0")
+
+
+@way
+def backend_raises(_: Path) -> object:
+    def refuse(*_: object) -> Any:
+        raise ValueError("not me")
+
+    try:
+        return torch.compile(lambda x: x + 1, backend=refuse)(torch.ones(2))
+    finally:
+        torch.compiler.reset()
+
+
+# ── the script's ──────────────────────────────────────────────────────────────────────────────
+
+
+@way
+def matrices_do_not_fit(_: Path) -> object:
+    return torch.nn.Linear(512, 10)(torch.ones(32, 784))
+
+
+@way
+def sizes_differ(_: Path) -> object:
+    return torch.ones(3) + torch.ones(4)
+
+
+@way
+def view_does_not_fit(_: Path) -> object:
+    return torch.ones(12).view(5, 3)
+
+
+@way
+def channels_differ(_: Path) -> object:
+    return torch.nn.Conv2d(3, 8, 3)(torch.ones(1, 1, 8, 8))
+
+
+@way
+def samples_of_two_sizes(_: Path) -> object:
+    samples: Any = [torch.ones(3, 224), torch.ones(3, 225)]
+    return next(iter(DataLoader(samples, batch_size=2)))
+
+
+@way
+def meta_and_cpu(_: Path) -> object:
+    return torch.ones(2) + torch.ones(2, device="meta")
+
+
+@way
+def half_into_float(_: Path) -> object:
+    return torch.nn.Linear(4, 4)(torch.ones(2, 4, dtype=torch.half))
+
+
+@way
+def half_into_a_convolution(_: Path) -> object:
+    return torch.nn.Conv1d(2, 2, 1)(torch.ones(1, 2, 4, dtype=torch.half))
+
+
+@way
+def key_of_another_type(_: Path) -> object:
+    query = torch.ones(1, 1, 2, 4)
+    return torch.nn.functional.scaled_dot_product_attention(query, query.half(), query)
+
+
+@way
+def state_of_another_model(_: Path) -> object:
+    return torch.nn.Linear(4, 4).load_state_dict(torch.nn.Linear(5, 4).state_dict())
+
+
+@way
+def zip_cut(folder: Path) -> object:
+    torch.save(STATE, folder / "cut.pt")
+    return torch.load(cut(folder / "cut.pt"))
+
+
+@way
+def old_format_cut(folder: Path) -> object:
+    torch.save(STATE, folder / "cut.pt", _use_new_zipfile_serialization=False)
+    return torch.load(cut(folder / "cut.pt"))
+
+
+@way
+def pointer_of_git_lfs(folder: Path) -> object:
+    (folder / "model.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a")
+    return torch.load(folder / "model.pt")
+
+
+@way
+def safetensors_cut(folder: Path) -> object:
+    safetensors.torch.save_file(STATE, folder / "cut.safetensors")
+    return safetensors.torch.load_file(cut(folder / "cut.safetensors"))
+
+
+@way
+def safetensors_empty(folder: Path) -> object:
+    (folder / "empty.safetensors").write_bytes(b"")
+    return safetensors.torch.load_file(folder / "empty.safetensors")
+
+
+@way
+def pickle_cut(_: Path) -> object:
+    return pickle.loads(pickle.dumps(list(range(1000)))[:100])
+
+
+@way
+def pickle_empty(_: Path) -> object:
+    return pickle.load(io.BytesIO(b""))
+
+
+@way
+def array_cut(folder: Path) -> object:
+    np.save(folder / "cut.npy", np.ones(1000))
+    return np.load(cut(folder / "cut.npy"))
+
+
+class OfOurs:
+    """What torch.load does not know."""
+
+
+@way
+def class_in_a_checkpoint(folder: Path) -> object:
+    torch.save(OfOurs(), folder / "ours.pt")
+    return torch.load(folder / "ours.pt")
+
+
+@way
+def changed_in_place(_: Path) -> object:
+    grown = torch.ones(3, requires_grad=True).exp()
+    grown += 1
+    return grown.sum().backward()
+
+
+@way
+def leaf_changed_in_place(_: Path) -> object:
+    leaf = torch.ones(3, requires_grad=True)
+    leaf += 1
+    return leaf
+
+
+@way
+def backward_again(_: Path) -> object:
+    x = torch.ones(3, requires_grad=True)
+    loss = (x * x).sum()
+    loss.backward()
+    return loss.backward()
+
+
+@way
+def no_gradient_wanted(_: Path) -> object:
+    return torch.ones(3).sum().backward()
+
+
+@way
+def not_a_number(_: Path) -> object:
+    with torch.autograd.detect_anomaly():
+        x = torch.zeros(3, requires_grad=True)
+        return (x * torch.log(x)).sum().backward()
+
+
+@way
+def token_too_large(_: Path) -> object:
+    return torch.nn.Embedding(4, 2)(torch.tensor([5]))
+
+
+@way
+def label_too_large(_: Path) -> object:
+    return torch.nn.functional.cross_entropy(torch.ones(2, 3), torch.tensor([0, 7]))
+
+
+@way
+def lambda_pickled(_: Path) -> object:
+    return pickle.dumps(lambda: 1)
+
+
+@way
+def lock_pickled(_: Path) -> object:
+    return pickle.dumps(threading.Lock())
+
+
+@way
+def calls_itself(folder: Path) -> object:
+    return calls_itself(folder)
+
+
+@way
+def module_missing(_: Path) -> object:
+    return __import__("flash_attn_of_another_version")
+
+
+@way
+def name_missing(_: Path) -> object:
+    exec("from torch.nn import LlamaFlashAttention2")
+    return None
+
+
+# ── the machine ───────────────────────────────────────────────────────────────────────────────
+
+
+@way
+def disk_full(_: Path) -> object:
+    with open("/dev/full", "w", buffering=1) as full:
+        return full.write("checkpoint\n")
+
+
+@way
+def too_much_memory(_: Path) -> object:
+    return torch.empty(1 << 50)
+
+
+@way
+def too_large_an_array(_: Path) -> object:
+    return np.ones(1 << 50)
+
+
+@way
+def no_such_file(_: Path) -> object:
+    return open("data/train.bin", "rb")
+
+
+@way
+def no_such_folder(folder: Path) -> object:
+    return torch.save({}, folder / "run-7" / "model.pt")
+
+
+@way
+def connection_reset(_: Path) -> object:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            taken, _peer = server.accept()
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            taken.close()
+            return client.recv(1)
+
+
+@way
+def connection_refused(_: Path) -> object:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and nobody listens
+        return socket.create_connection(unused.getsockname())
+
+
+def cut(path: Path) -> Path:
+    """The file, of which the end is missing."""
+    os.truncate(path, PIECE)
+    return path
