@@ -38,6 +38,7 @@ from holdfast.agent.node import ON_A_LAPTOP, AgentOptions, NodeIdentity
 from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.node_processes import NodeProcesses, ProcessListener
 from holdfast.agent.notes import note
+from holdfast.agent.notices import provider as notices
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import ProcessExit
@@ -121,6 +122,7 @@ class Agent:
             me.node, processes.stores, self._controller, instrumented=instrumented, has_tiers=tiers
         )
         metrics = MetricsFile(me.folder / "metrics.jsonl", draws=options.draws)
+        found = notices.of_node(job.recovery.cloud_notices, me.name, me.address, environ)
         self._parts = NodeParts(
             node=me.node,
             job=job,
@@ -128,7 +130,7 @@ class Agent:
             code=CodeDelivery(me.folder / bundles.FOLDER, self._controller.answer),
             controller=self._controller,
             watch=ProgressWatch(me.node, metrics, self._controller, processes.workers.arenas),
-            health=self._make_health(environ),
+            health=self._make_health(environ, found),
             processes=processes,
             ready=ReadyVersions(processes),
             offer=offer,
@@ -140,16 +142,19 @@ class Agent:
         self._attempts = Attempts(self._parts)
         self._standing = StandingBy(self._parts)
         self._stop = AttemptStop(self._parts, self._attempts, self._standing, has_tiers=tiers)
-        self.leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
+        self.leaving = Leaving(self._parts, self._attempts, has_tiers=tiers, announced=found)
         self._trial = VersionTrial(self._parts)
         self._repetition = StepRepetition(self._parts)
         self._profiles = ProfileTaking(self._parts, self._attempts, me.name, me.folder)
 
-    def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
+    def _make_health(
+        self, environ: Mapping[str, str], announced: notices.MetadataWatch | None
+    ) -> HealthWatch:
         own = [place.where for place in self._places if place.own]
         shared = [place.where for place in self._places if not place.own]
         found = find(root_of(environ, self._me.name), [str(self._me.folder), *own], shared)
-        return HealthWatch(self._me.node, found.present, self._controller.fact)
+        far = () if announced is None else (announced,)
+        return HealthWatch(self._me.node, found.present, self._controller.fact, far=far)
 
     def _make_processes(
         self, environ: Mapping[str, str], options: AgentOptions, versions: JobVersions
@@ -296,6 +301,7 @@ class Agent:
         if processes.tracker is not None:
             processes.tracker.look(self._attempts.shown, self._parts.watch.records_count)
         self._attempts.look_for_ends()
+        self.leaving.look(time.time())
         processes.look(now)
         processes.storage.open_if_wanted()
         self._compiled.look(now)
