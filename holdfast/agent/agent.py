@@ -22,6 +22,7 @@ from holdfast import bundles, compiled_code, learned_imports, meeting
 from holdfast.agent import environment, gpu_use, looks, machine_check
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
+from holdfast.agent.cloud_notices import provider as cloud_notices
 from holdfast.agent.code_delivery import CodeDelivery
 from holdfast.agent.compiled_code import CompiledHandle
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
@@ -38,7 +39,6 @@ from holdfast.agent.node import ON_A_LAPTOP, AgentOptions, NodeIdentity
 from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.node_processes import NodeProcesses, ProcessListener
 from holdfast.agent.notes import note
-from holdfast.agent.notices import provider as notices
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import ProcessExit
@@ -122,7 +122,7 @@ class Agent:
             me.node, processes.stores, self._controller, instrumented=instrumented, has_tiers=tiers
         )
         metrics = MetricsFile(me.folder / "metrics.jsonl", draws=options.draws)
-        found = notices.of_node(job.recovery.cloud_notices, me.name, me.address, environ)
+        found = cloud_notices.of_node(job.recovery.cloud_notices, me.name, me.address, environ)
         self._parts = NodeParts(
             node=me.node,
             job=job,
@@ -148,7 +148,7 @@ class Agent:
         self._profiles = ProfileTaking(self._parts, self._attempts, me.name, me.folder)
 
     def _make_health(
-        self, environ: Mapping[str, str], announced: notices.MetadataWatch | None
+        self, environ: Mapping[str, str], announced: cloud_notices.MetadataWatch | None
     ) -> HealthWatch:
         own = [place.where for place in self._places if place.own]
         shared = [place.where for place in self._places if not place.own]

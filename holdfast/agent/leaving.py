@@ -8,8 +8,8 @@ import asyncio
 import time
 
 from holdfast.agent.attempts import Attempts
+from holdfast.agent.cloud_notices.provider import MetadataWatch
 from holdfast.agent.notes import note
-from holdfast.agent.notices.provider import MetadataWatch
 from holdfast.agent.parts import NodeParts
 
 AHEAD_S = 5.0  # of the grace time, for the processes of the node to end

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.agent.cloud_notices import provider as cloud_notices
 from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.kernel_log import KernelLog
 from holdfast.agent.health.provider import Missing, Provider
 from holdfast.agent.health.telling import of_each_device
-from holdfast.agent.notices import provider as notices
 from holdfast.detection import kernel_log, xid
 from holdfast.detection.health import KERNEL, Conditions, Reading
 from holdfast.events import HealthChanged, Severity
@@ -38,10 +38,13 @@ def checks(folder: Path) -> list[HealthCheck]:
     root = root_of(os.environ, "doctor")
     found = find(root, [folder])
     told = [*map(_check, found.present), *map(_lacking, found.missing)]
-    return [*told, _of_cloud(notices.find(root, "auto", notices.url_of(os.environ, "doctor")))]
+    return [
+        *told,
+        _of_cloud(cloud_notices.find(root, "auto", cloud_notices.url_of(os.environ, "doctor"))),
+    ]
 
 
-def _of_cloud(cloud: notices.MetadataWatch | Missing) -> HealthCheck:
+def _of_cloud(cloud: cloud_notices.MetadataWatch | Missing) -> HealthCheck:
     """A service that does not answer is no fault: in many clusters pods may not reach it."""
     if isinstance(cloud, Missing):
         return _lacking(cloud)

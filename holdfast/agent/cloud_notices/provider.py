@@ -10,10 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from holdfast.agent.health.find import root_of
-from holdfast.agent.health.provider import Missing
-from holdfast.agent.notes import note
-from holdfast.agent.notices.clouds import (
+from holdfast.agent.cloud_notices.clouds import (
     AT,
     CLOUDS,
     DMI,
@@ -22,7 +19,10 @@ from holdfast.agent.notices.clouds import (
     CloudSession,
     cloud_of,
 )
-from holdfast.agent.notices.metadata import MetadataService
+from holdfast.agent.cloud_notices.metadata import MetadataService
+from holdfast.agent.health.find import root_of
+from holdfast.agent.health.provider import Missing
+from holdfast.agent.notes import note
 from holdfast.detection.health import Reading
 from holdfast.spec.job import CloudNotices
 

@@ -28,8 +28,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.agent.cloud_notices.metadata import MetadataAnswer, MetadataService
 from holdfast.agent.health.provider import text_of
-from holdfast.agent.notices.metadata import MetadataAnswer, MetadataService
 
 T = TypeVar("T")
 

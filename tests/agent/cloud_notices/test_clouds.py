@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.cloud_notices import metadata, provider
+from holdfast.agent.cloud_notices.clouds import CLOUDS, cloud_of
+from holdfast.agent.cloud_notices.provider import LEAVES, NONE, TOLD, MetadataWatch, find, url_of
 from holdfast.agent.health.provider import Missing
-from holdfast.agent.notices import metadata, provider
-from holdfast.agent.notices.clouds import CLOUDS, cloud_of
-from holdfast.agent.notices.provider import LEAVES, NONE, TOLD, MetadataWatch, find, url_of
 from holdfast.detection.health import CALM_S, Conditions, Reading
 from holdfast.events import Severity
 from tests.metadata_service import (
