@@ -22,6 +22,7 @@ from holdfast import bundles, compiled_code, learned_imports, meeting
 from holdfast.agent import environment, gpu_use, looks, machine_check
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
+from holdfast.agent.cloud_notices import provider as cloud_notices
 from holdfast.agent.code_delivery import CodeDelivery
 from holdfast.agent.compiled_code import CompiledHandle
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
@@ -123,6 +124,7 @@ class Agent:
             me.node, processes.stores, self._controller, instrumented=instrumented, has_tiers=tiers
         )
         metrics = MetricsFile(me.folder / "metrics.jsonl", draws=options.draws)
+        announced = cloud_notices.of_node(job.recovery.cloud_notices, me.name, me.address, environ)
         self._parts = NodeParts(
             node=me.node,
             job=job,
@@ -130,7 +132,7 @@ class Agent:
             code=CodeDelivery(me.folder / bundles.FOLDER, self._controller.answer),
             controller=self._controller,
             watch=ProgressWatch(me.node, metrics, self._controller, processes.workers.arenas),
-            health=self._make_health(environ, taken),
+            health=self._make_health(environ, taken, announced),
             processes=processes,
             ready=ReadyVersions(processes),
             offer=offer,
@@ -142,16 +144,22 @@ class Agent:
         self._attempts = Attempts(self._parts)
         self._standing = StandingBy(self._parts)
         self._stop = AttemptStop(self._parts, self._attempts, self._standing, has_tiers=tiers)
-        self.leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
+        self.leaving = Leaving(self._parts, self._attempts, has_tiers=tiers, announced=announced)
         self._trial = VersionTrial(self._parts)
         self._repetition = StepRepetition(self._parts)
         self._profiles = ProfileTaking(self._parts, self._attempts, me.name, me.folder)
 
-    def _make_health(self, environ: Mapping[str, str], taken: TakenPorts) -> HealthWatch:
+    def _make_health(
+        self,
+        environ: Mapping[str, str],
+        taken: TakenPorts,
+        announced: cloud_notices.MetadataWatch | None,
+    ) -> HealthWatch:
         own = [place.where for place in self._places if place.own]
         shared = [place.where for place in self._places if not place.own]
         found = find(root_of(environ, self._me.name), [str(self._me.folder), *own], shared)
-        return HealthWatch(self._me.node, [*found.present, taken], self._controller.fact)
+        far = () if announced is None else (announced,)
+        return HealthWatch(self._me.node, [*found.present, taken], self._controller.fact, far=far)
 
     def _make_processes(
         self,
@@ -304,6 +312,7 @@ class Agent:
         if processes.tracker is not None:
             processes.tracker.look(self._attempts.shown, self._parts.watch.records_count)
         self._attempts.look_for_ends()
+        self.leaving.look(time.time())
         processes.look(now)
         processes.storage.open_if_wanted()
         self._compiled.look(now)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.agent.cloud_notices import provider as cloud_notices
 from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.kernel_log import KernelLog
 from holdfast.agent.health.provider import Missing, Provider
@@ -34,8 +35,23 @@ class HealthCheck(NamedTuple):
 
 def checks(folder: Path) -> list[HealthCheck]:
     """One for each provider, here or missing; `folder` is where jobs are kept."""
-    found = find(root_of(os.environ, "doctor"), [folder])
-    return [*map(_check, found.present), *map(_lacking, found.missing)]
+    root = root_of(os.environ, "doctor")
+    found = find(root, [folder])
+    told = [*map(_check, found.present), *map(_lacking, found.missing)]
+    return [
+        *told,
+        _of_cloud(cloud_notices.find(root, "auto", cloud_notices.url_of(os.environ, "doctor"))),
+    ]
+
+
+def _of_cloud(cloud: cloud_notices.MetadataWatch | Missing) -> HealthCheck:
+    """A service that does not answer is no fault: in many clusters pods may not reach it."""
+    if isinstance(cloud, Missing):
+        return _lacking(cloud)
+    found = _look(cloud)
+    if isinstance(found, str):
+        return HealthCheck(f"health of {cloud.name}", True, f"not watched: {found}", "")
+    return HealthCheck(f"health of {cloud.name}", True, _shown(found), "")
 
 
 def _lacking(one: Missing) -> HealthCheck:

@@ -51,12 +51,11 @@ def _here(file: Path, as_json: bool) -> None:
 
     job = job_from_yaml(file)
     require_files(job)
+    notes = _notes(job, job.workers_per_node)
     if as_json:
-        json_result({"valid": True, "job": job.model_dump(mode="json")})
+        json_result({"valid": True, "job": job.model_dump(mode="json"), "notes": notes})
     else:
-        result(f"{named(file)} is valid: job {job.name}, {size(job)}")
-        _tell_spares(job)
-        _tell_links(job, job.workers_per_node)
+        result("\n".join([f"{named(file)} is valid: job {job.name}, {size(job)}", *notes]))
 
 
 def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
@@ -73,49 +72,46 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
     valid = not any(finding.level == "error" for finding in findings)
     for text in told(named(file), findings):
         talk(text)
+    notes = [*_notes(request.job, request.workers), *_fixed(request)]
     if as_json:
         found = [asdict(finding) for finding in findings]
         job = request.job.model_dump(mode="json")
-        json_result({"valid": valid, "job": job, "findings": found})
+        json_result({"valid": valid, "job": job, "findings": found, "notes": notes})
     elif valid:
         where = f"{request.engine}, {request.mode}: {count(len(bodies), 'object')}"
-        result(f"{named(file)} is valid on {where}: job {request.name}, {size(request.job)}")
-        _tell_spares(request.job)
-        _tell_links(request.job, request.workers)
-        _tell_fixed(request)
+        told = f"{named(file)} is valid on {where}: job {request.name}, {size(request.job)}"
+        result("\n".join([told, *notes]))
     if not valid:
         raise typer.Exit(ExitStatus.USAGE)
 
 
-def _tell_spares(job: "Job") -> None:
-    if job.nodes.spares_why:
-        result(f"nodes.spares: {job.nodes.spares_why}")
-
-
-def _tell_links(job: "Job", workers: int | str) -> None:
+def _notes(job: "Job", workers: int | str) -> list[str]:
+    """What follows from the job file and is not written there."""
     from holdfast.dimensions import across_nodes
 
+    found = [f"nodes.spares: {job.nodes.spares_why}"] if job.nodes.spares_why else []
     if job.parallel is not None and isinstance(workers, int):
         dimensions = job.parallel.layout.resolve(job.nodes.count * workers)
         if why := across_nodes(dimensions, workers):
-            result(f"parallel: {why}")
+            found.append(f"parallel: {why}")
+    return found
 
 
-def _tell_fixed(request: "Request") -> None:
+def _fixed(request: "Request") -> list[str]:
     """Where the pods of an elastic job stay as many as they are, whatever its size."""
     from holdfast.drivers.kubernetes.manifests.checks.limits import honours
     from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 
-    engine = request.engine
-    queued = engine in ("job", "pytorchjob") and queue_of(request.job)
+    engine, queued = request.engine, bool(queue_of(request.job))
     resized = not queued and honours("elasticity.max_nodes", engine, "managed")
-    if request.managed and request.job.elasticity is not None and not resized:
-        where = " in a Kueue queue" if queued else ""
-        result(
-            f"elasticity: engine {engine}{where} is not resized: it keeps "
-            f"{count(request.pods, 'pod')}; those that do not train wait as spares and keep their "
-            f"resources, and the job cannot grow beyond {count(request.nodes, 'node')}"
-        )
+    if not request.managed or request.job.elasticity is None or resized:
+        return []
+    where = " in a Kueue queue" if queued else ""
+    return [
+        f"elasticity: engine {engine}{where} is not resized: it keeps "
+        f"{count(request.pods, 'pod')}; those that do not train wait as spares and keep their "
+        f"resources, and the job cannot grow beyond {count(request.nodes, 'node')}"
+    ]
 
 
 def size(job: "Job") -> str:

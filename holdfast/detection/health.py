@@ -56,6 +56,7 @@ class HealthRule(NamedTuple):
 
 HOLDS, BEGINS, RISES, FILLS = How
 WARN, ALERT, FATAL = Severity.WARN, Severity.ALERT, Severity.FATAL
+LEAVES = Severity.LEAVES
 REPLACE_GPU = "reset the GPU; if that does not help, have it replaced (RMA)"
 COOL = "check cooling and power supply of the machine: nvidia-smi -q -d PERFORMANCE"
 DRAIN_LINK = "check cable, port and switch of this link"
@@ -179,6 +180,13 @@ RULES: dict[str, HealthRule] = {
     "rdma-congestion": HealthRule(
         RISES, 600_000, 60, WARN, "{device}: the network is congested ({text})",
         "check PFC and ECN of the switches, and who else uses these links",
+    ),
+    "cloud-removal": HealthRule(
+        HOLDS, 1, 0, LEAVES, "its machine leaves: {text}",
+        "nothing, if a spare waits; otherwise it trains until shortly before",
+    ),
+    "cloud-warning": HealthRule(
+        HOLDS, 1, 0, WARN, "its cloud announces: {text}", "have a spare ready (nodes.spares)"
     ),
 }  # fmt: skip
 """What each kind of reading means. Slowness is told and nobody is replaced for it.

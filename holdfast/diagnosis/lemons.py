@@ -32,7 +32,9 @@ LEMON_SCORE = 3  # signals of seven; a judgement, not a measurement
 NOT_THE_NODES = frozenset(("hardware-fault", "hang", "nan", "peer-lost", "node-lost", "node-left"))
 """Causes that say nothing of the blamed rank's node, or that another signal counts."""
 
-NOT_THE_MACHINES = COMMON_CONDITIONS | {"machine-cordoned", "machine-leaving", "ports-taken"}
+NOT_THE_MACHINES = COMMON_CONDITIONS | {
+    "machine-cordoned", "machine-leaving", "cloud-warning", "ports-taken",
+}  # fmt: skip
 """Conditions that somebody has put it into, or that every machine is in."""
 
 

@@ -110,6 +110,7 @@ class Snapshots(Section):
     training does not wait. A change that is not made by a tracked optimizer is detected."""
 
 
+CloudNotices = Literal["auto", "off", "aws", "gcp", "azure"]
 RESTARTS = 20  # where the job names no number
 
 
@@ -191,6 +192,11 @@ class Recovery(Section):
     one. `quick`: of every new node, before it may train or wait. With both, machines are also
     checked when consecutive attempts make no progress for an unknown reason. `auto`: `spares` on
     Kubernetes, `off` where all nodes are on this machine."""
+    cloud_notices: CloudNotices = "auto"
+    """Whose metadata service each agent asks, every 3 s, whether its machine is about to be taken
+    away: `aws` (spot interruptions, scheduled events), `gcp` (preemption, host maintenance) or
+    `azure` (scheduled events). A notice starts a hand-over to a spare. `auto`: the cloud that the
+    firmware (DMI) names, and `off` where it names none of them or all nodes are on this machine."""
     group_tests: Literal["auto", "off"] = "auto"
     """Whether groups of nodes repeat a step, to find a node that fails only in a group: when
     consecutive attempts make no progress, the loss is not finite again, or the third hang or

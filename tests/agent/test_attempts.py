@@ -390,6 +390,45 @@ async def test_a_node_with_nothing_to_save_leaves_at_once() -> None:
 
 
 @looped
+async def test_a_node_that_nobody_has_relieved_leaves_while_there_is_time_to_save() -> None:
+    parts = make_parts(1)
+    parts.saves.takes_snapshots = True
+    attempts, announced = Attempts(parts), SimpleNamespace(leaves_at=1000.0)
+    leaving = Leaving(parts, attempts, has_tiers=True, announced=announced)  # type: ignore[arg-type]
+    attempts.start(start())
+    grace_s = parts.job.recovery.stop_grace_s
+    leaving.look(900.0)
+    leaving.look(994.0 - grace_s)
+    assert not leaving.asked.is_set(), "a spare may still take over"
+    leaving.look(995.0 - grace_s)
+    leaving.look(998.0 - grace_s)
+    await asyncio.sleep(0)
+    assert leaving.asked.is_set() and not parts.end.begun, "once, so that it may save"
+    assert parts.saves.saves == [{"node_goes": True, "job_ends": False, "holds": False}]
+    parts.saves.saved.set()
+    await parts.tasks.settle()
+    assert await parts.end.asked() <= grace_s
+
+
+@looped
+async def test_a_notice_that_is_taken_back_or_comes_late_makes_nobody_leave_too_soon() -> None:
+    parts = make_parts(1)
+    announced = SimpleNamespace(leaves_at=1000.0)
+    leaving = Leaving(parts, Attempts(parts), has_tiers=True, announced=announced)  # type: ignore[arg-type]
+    leaving.look(900.0)
+    announced.leaves_at = None
+    leaving.look(990.0)
+    leaving.look(1000.0)
+    assert not leaving.asked.is_set()
+    announced.leaves_at = 1012.0
+    leaving.look(1000.0)
+    leaving.look(1004.0)
+    assert not leaving.asked.is_set(), "the controller has a few seconds in any case"
+    leaving.look(1005.0)
+    assert await parts.end.asked() == 2.0, "no longer than until the machine goes"
+
+
+@looped
 async def test_who_waits_for_a_signal_hears_of_it_whatever_turn_it_comes_in() -> None:
     loop = asyncio.get_running_loop()
     for turns in range(6):

@@ -13,6 +13,7 @@ from holdfast.cli import doctor_health
 from holdfast.cli.doctor_health import HealthCheck, checks
 from holdfast.detection.health import Reading
 from tests.agent.health.recorded import H200_BUSY, H200_IDLE, RecordedNvml
+from tests.metadata_service import SPOT, MetadataStub, spot_action
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, root: Path, log: str) -> dict[str, HealthCheck]:
@@ -41,6 +42,29 @@ def test_faults_that_the_kernel_log_still_holds_are_counted(
     assert found["health of kernel log"].found == (
         "readable; it reports out-of-memory 2 times, XID 79 1 times"
     )
+
+
+def test_the_metadata_service_of_the_cloud_is_listed_and_is_no_fault_where_it_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "health of cloud notices"
+    assert (
+        "names none of AWS, Google Cloud, Azure" in recorded(monkeypatch, tmp_path, "")[name].found
+    )
+    vendor = tmp_path / "sys/class/dmi/id/sys_vendor"
+    vendor.parent.mkdir(parents=True)
+    vendor.write_text("Amazon EC2\n")
+    service = MetadataStub()
+    monkeypatch.setenv("HOLDFAST_METADATA_URL", service.url)
+    assert recorded(monkeypatch, tmp_path, "")[name].found == "AWS: no notice"
+    service.say(SPOT, spot_action(1_790_000_000.0))
+    assert "the spot instance is reclaimed at 2026-09-21" in (
+        recorded(monkeypatch, tmp_path, "")[name].found
+    )
+    service.refuse("/", 403)
+    told = recorded(monkeypatch, tmp_path, "")[name]
+    service.close()
+    assert told.ok and "HTTP 403 for /latest/api/token" in told.found
 
 
 def provider(read: Any) -> Any:

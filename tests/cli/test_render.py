@@ -123,12 +123,17 @@ def test_validate_says_of_which_engine_the_pods_stay_when_an_elastic_job_shrinks
     def told() -> bool:
         run = holdfast("validate", str(file), "--engine", engine)
         assert run.returncode == 0, run.stderr
-        return f"elasticity: engine {engine}" in run.stdout and "keeps 3 pods" in run.stdout
+        words = [line for line in run.stdout.splitlines() if line.startswith("elasticity: ")]
+        found = holdfast("validate", str(file), "--engine", engine, "--json").stdout
+        assert json.loads(found)["notes"] == words, "programs are told the same"
+        return [
+            f"elasticity: engine {engine}" in one and "keeps 3 pods" in one for one in words
+        ] == [True]
 
     assert not told(), "it is not elastic"
     file.write_text(f"{JOB}elasticity: {{min_nodes: 1}}\n")
     assert told() == (engine not in RESIZED)
-    if engine in NUMBER:
+    if engine in RESIZED:
         file.write_text(f"{file.read_text()}{QUEUE}")
         assert told(), "Kueue takes an object of another size for a new one"
 

@@ -96,7 +96,9 @@ class HealthWatch:
         providers: Iterable[Provider],
         tell: Callable[[HealthChanged], None],
         clock: Callable[[], float] = time.monotonic,
+        far: Iterable[Provider] = (),
     ) -> None:
+        """`far` ones ask over a network: at their own pace only, and nobody waits for them."""
         self._clock = clock
         self._answered = asyncio.Event()
         self._conditions = Conditions(node)
@@ -104,7 +106,8 @@ class HealthWatch:
         self._newest: dict[tuple[str, str], Reading] = {}  # by kind and device
         self._heard_at: dict[tuple[str, str], float] = {}  # likewise
         self.xids: Counter[tuple[str, int]] = Counter()  # told by each GPU, by number
-        self._probes = [Probe(provider, self._hear) for provider in providers]
+        self._near = [Probe(provider, self._hear) for provider in providers]
+        self._probes = [*self._near, *(Probe(provider, self._hear) for provider in far)]
 
     @property
     def readings(self) -> Collection[Reading]:
@@ -126,14 +129,14 @@ class HealthWatch:
             await asyncio.sleep(TICK_S)
 
     def look(self) -> None:
-        """Ask everybody now: what is told comes by itself, milliseconds later."""
-        self._ask(self._probes, self._clock())
+        """Ask everybody near now: what is told comes by itself, milliseconds later."""
+        self._ask(self._near, self._clock())
 
     async def settled(self) -> None:
         """Until what the last look shows is told, as far as that comes soon."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                while any(probe.may_answer(self._clock()) for probe in self._probes):
+                while any(probe.may_answer(self._clock()) for probe in self._near):
                     self._answered.clear()
                     await self._answered.wait()
 

@@ -39,6 +39,7 @@ from holdfast.drivers.kubernetes.driver import (
 from holdfast.drivers.kubernetes.gather import Gathering
 from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.leased_cluster import LeasedCluster
+from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.render import requested
@@ -195,8 +196,10 @@ async def _machine(cluster: Cluster, me: str) -> str:
 
 def limits_of(job: Job, engine: Engine) -> Limits:
     """A queue may hold a job for days: waiting ends it only if the job file says so. An engine that
-    makes the pods makes those that go anew."""
-    limits = msgspec.structs.replace(Limits.of(job), lets_go=engine == "pods")
+    makes the pods makes those that go anew. Kueue counts a group of pods as it was admitted: one
+    that goes gives back no quota, and its deletion waits until another takes its place."""
+    lets_go = engine == "pods" and not queue_of(job)
+    limits = msgspec.structs.replace(Limits.of(job), lets_go=lets_go)
     if job.recovery.check == "auto":
         limits = msgspec.structs.replace(limits, checks="spares")
     if "node_wait_s" in job.recovery.model_fields_set:

@@ -130,3 +130,25 @@ def test_what_a_look_shows_is_waited_for_and_a_stuck_provider_is_not() -> None:
 
     assert len(asyncio.run(waited())) == 1
     stuck.gate.set()
+
+
+def test_what_asks_over_a_network_is_never_waited_for() -> None:
+    """An agent says that it is ready once its machine has answered, and not its cloud."""
+    near, far = Played(SICK), Played()
+    far.gate.clear()
+
+    async def started() -> list[str]:
+        told: list[HealthChanged] = []
+        watched = HealthWatch("n", [near], told.append, far=[far])
+        watched.look()
+        await watched.settled()
+        assert not watched.have_read()() and not far.threads
+        task = asyncio.create_task(watched.run())
+        async with asyncio.timeout(PATIENCE_S):
+            far.gate.set()
+            while not far.looks:
+                await asyncio.sleep(0.005)
+        task.cancel()
+        return [change.condition for change in told]
+
+    assert asyncio.run(started()) == [SICK.kind]

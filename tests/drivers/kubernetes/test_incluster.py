@@ -14,11 +14,18 @@ from holdfast.drivers.kubernetes import incluster, shelf
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import PODS
 from holdfast.drivers.kubernetes.gather import Gathering, Running
-from holdfast.drivers.kubernetes.incluster import Place, end_by_signal, remove_former
+from holdfast.drivers.kubernetes.incluster import (
+    Place,
+    end_by_signal,
+    limits_of,
+    remove_former,
+)
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.events import ControllerResumed
 from holdfast.journal import VERSION, Header, Journal
 from holdfast.shell.succession import RollCall, position_of
+from holdfast.spec import job_from_dict
+from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.playing import playing
@@ -156,3 +163,21 @@ def test_what_lies_on_a_disk_is_taken_unless_another_controller_has_acted_since(
         assert [p.name for p in path.parent.parent.iterdir()] == ["000005-pod-a"]
 
     playing(act)
+
+
+@pytest.mark.parametrize("engine", ["pods", "job"])
+@pytest.mark.parametrize("queue", [True, False])
+def test_nodes_are_released_only_where_that_gives_something_back(
+    engine: Engine, queue: bool
+) -> None:
+    """Kueue has admitted a group of so many pods: one that goes keeps its quota, and its deletion
+    waits for a pod in its place. An engine of its own makes it anew."""
+    job = job_from_dict(
+        {
+            "name": "run", "image": "i", "script": "t.py", "nodes": 3,
+            "elasticity": {"min_nodes": 1},
+            **({"scheduling": {"kueue": {"queue": "q"}}} if queue else {}),
+        },
+        where="test",
+    )  # fmt: skip
+    assert limits_of(job, engine).lets_go == (engine == "pods" and not queue)

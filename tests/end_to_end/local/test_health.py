@@ -1,6 +1,7 @@
 """A GPU fault that the kernel log tells of: the right node is named, and a spare takes its rank."""
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from holdfast.cli import story
 from holdfast.diagnosis.lemons import score
 from holdfast.drivers import records
-from tests.end_to_end.local.jobs import RunningJob, program, small
+from tests.end_to_end.local.jobs import ENDLESS, RunningJob, program, small
+from tests.metadata_service import REBALANCE, SPOT, MetadataStub, spot_action
 from tests.more import long
 from tests.patience import PATIENCE_S
 from tests.warm import Warm
@@ -134,3 +136,39 @@ def test_an_error_of_cuda_at_one_step_of_both_nodes_is_the_scripts_and_costs_no_
     assert [len(incident.evidence) for incident in found] == [0, 1, 1, 1]
     assert "2 times after step 6" in found[1].evidence[0] and "80 %" in found[1].evidence[0]
     assert "the same error repeated at the same place" in job.said()
+
+
+def test_a_node_whose_cloud_announces_its_end_hands_over_and_nothing_has_failed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a taint of its machine does, but told by the machine itself."""
+    service = MetadataStub()
+    monkeypatch.setenv("HOLDFAST_METADATA_URL", f"{service.url}/{{node}}")
+    recovery = {"cloud_notices": "aws"}
+    job = small(home, spares=1, args=[*ENDLESS, "--pause", "0.1"], recovery=recovery).start()
+    at = job.wait_step(5).step or 0
+    victim, other = job.member(1), job.member(0)
+    assert job.status().nodes and not any(n.conditions for n in job.status().nodes)
+    service.say(f"/{other}{REBALANCE}", '{"noticeTime": "2026-09-21T14:10:00Z"}')
+    job.wait_until(lambda s: any(n.conditions for n in s.nodes), "the recommendation is told")
+    gone_at = time.time() + 120
+    service.say(f"/{victim}{SPOT}", spot_action(gone_at))
+    job.wait_step(at + 1, attempt=2)
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.node) == ("node-left", victim)
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(gone_at))
+    assert (
+        f"the spot instance is reclaimed at {when} (AWS, spot/instance-action" in incident.summary
+    )
+    status = job.status()
+    assert status.restarts_count == 0 and job.member(0) == other, "a recommendation moves nobody"
+    assert all(one.action != "Wait" for one in incident.actions)
+    listed = Warm(["why", job.name, "--on", "local"], stdout=subprocess.PIPE)
+    assert listed.stdout is not None
+    assert when in listed.stdout.read().decode()
+    assert listed.wait(PATIENCE_S) == 0
+    words = (job.folder / "nodes" / victim / "agent.log").read_text()
+    assert words.count("notices are read from AWS's metadata service") == 1
+    assert Warm(["stop", job.name, "--now"]).wait(PATIENCE_S) == 0
+    job.wait_end(130)
+    service.close()

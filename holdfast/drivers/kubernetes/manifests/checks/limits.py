@@ -84,6 +84,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.mode": AGENTS,
     "recovery.replicas": AGENTS,
     "recovery.check": AGENTS,
+    "recovery.cloud_notices": AGENTS,
     "recovery.check_replicas_every": AGENTS,
     "recovery.update_trial_steps": AGENTS,
     "instrument": AGENTS,
