@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.actions import CollectEvidence, Entry, StartAttempt, StopAttempt
 from holdfast.controller import IncidentRecord
+from holdfast.detection.liveness import SILENT
 from holdfast.drivers.wall_marks import WallMarks
 from holdfast.events import (
     AnyEvent,
@@ -44,6 +45,7 @@ from holdfast.status import TimedFact
 EACH_MAX = 8  # of one kind
 KEPT = 64  # newest incidents that keep theirs; the journal has all
 NAMED_MAX = 8
+OF_SILENCE = (SILENT,)  # conditions that only warn
 ROUNDING_S = 0.001  # of times that are told as ages
 
 
@@ -118,7 +120,7 @@ class IncidentFacts:
                 self._names.pop(event.node, None)
             case NodesChecked() if event.attempt:
                 self._add(at, "checked", _checks(event, self._names), event.attempt)
-            case HealthChanged() if event.severity in (Severity.ALERT, Severity.FATAL):
+            case HealthChanged() if _is_told(event):
                 name = self._names.get(event.node, event.node)
                 self._add(at, "health", f"{name}: {event.detail}")
             case HangSuspected():
@@ -184,6 +186,12 @@ class IncidentFacts:
                 _put(self._last, TimedFact(at=at, kind="first_step", text=text))
             case _:
                 pass
+
+
+def _is_told(event: HealthChanged) -> bool:
+    """Whether a condition may have to do with what failed."""
+    silent = event.condition in OF_SILENCE and event.severity is not Severity.OK
+    return silent or event.severity in (Severity.ALERT, Severity.FATAL)
 
 
 def _put(known: list[TimedFact] | None, fact: TimedFact) -> None:
