@@ -11,6 +11,7 @@ when its steps began and ended, and what noise was in them (benchmarks/noise.py)
 
 import argparse
 import ctypes
+import functools
 import gc
 import http.server
 import importlib
@@ -135,13 +136,15 @@ def leak() -> None:
         time.sleep(0.002)
 
 
+@functools.cache
 def move_to_slow_disk() -> None:
     """From now on what this process writes is slow."""
     (args.place / "slow-writes" / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def write_a_record() -> None:
-    """To the disk itself."""
+    """To the disk itself, which is as slow for the next process that has this rank."""
+    move_to_slow_disk()
     page = mmap.mmap(-1, RECORD_BYTES)
     file = os.open(args.place / "record", os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
     os.write(file, page)
@@ -258,7 +261,7 @@ HARM: dict[str, Callable[[], object]] = {
     "rendezvous port squatted": squat_the_store,
     "slow rank": lambda: None,
     "slow input": lambda: None,
-    "slow disk": move_to_slow_disk,
+    "slow disk": lambda: None,
     "checkpoint disk full": lambda: None,
     "partition": lambda: time.sleep(0.5),
     "machine stopped": lambda: time.sleep(0.5),
@@ -390,8 +393,6 @@ for step, inputs in state.steps(total=args.steps):
     slow = SLOW if is_slow("slow rank", step, run.rank) else 1.0
     time.sleep(args.step_s * dice.uniform(0.7, 1.3) * slow)
     Input.slow = is_slow("slow input", step, run.rank)
-    if is_slow("slow disk", step, run.rank):
-        write_a_record()
     if args.noise:
         disturb(step, dice)
     if monitor is not None:
@@ -401,6 +402,8 @@ for step, inputs in state.steps(total=args.steps):
     what = due(step, run.rank)
     if what:
         HARM[what]()
+    if is_slow("slow disk", step, run.rank):
+        write_a_record()
     Input.stops = what == "input stops"
     # DDP decides in the forward pass whether it reduces
     alone = wrapped.no_sync() if what == "skipped collective" else nullcontext()  # type: ignore[operator]

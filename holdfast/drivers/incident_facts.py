@@ -39,13 +39,14 @@ from holdfast.events import (
     WorkerExited,
     WorkersExited,
 )
+from holdfast.shell.reachability import SENDS_NOTHING
 from holdfast.stacks import in_words
 from holdfast.status import TimedFact
 
 EACH_MAX = 8  # of one kind
 KEPT = 64  # newest incidents that keep theirs; the journal has all
 NAMED_MAX = 8
-OF_SILENCE = (SILENT,)  # conditions that only warn
+OF_SILENCE = (SILENT, SENDS_NOTHING)  # conditions that only warn
 ROUNDING_S = 0.001  # of times that are told as ages
 
 
