@@ -6,17 +6,17 @@ cause and rank?
 
 A DDP training of two ranks on two nodes (gloo, steps of 50 ms, benchmarks/scripts/faulty.py)
 suffers one fault after the other, each kind once a round on a rank and at a step drawn by chance,
-in jobs of eight. The time runs from the moment the script notes before it does harm (for what is
-done from outside: before it is) to the first measure taken, by the journal, or to the fact that
-names a silent node, which comes before; the time to the measure stands beside it (`acted_s`). Of
-slow ranks and spikes, which are only told, it runs to the fact that tells them. A fault without an
-incident, or such a fact, before the next fault is missed; an incident without a fault is a false
-alarm. Where any exception
-would have the same cause, the incident has to name the known problem, too. Below the figures
-stands the confusion matrix: which cause was named how often for each kind; `--json` has it, too,
-with the false alarms and the faults that did not come to pass or could not be done. `--clean S`
-trains that long without faults and with noise instead: evaluations, garbage collection, a
-compilation, slow saves and reads; with `--record FILE` its steps are kept, for benchmarks/noise.py.
+in jobs of eight. The time runs from the moment the script notes before it does harm (of leaks, open
+files and a full /dev/shm: when that fails; for what is done from outside: before it is) to the
+first measure taken, by the journal, or to the fact that names a silent node, which comes before;
+the time to the measure stands beside it (`acted_s`). Of slow ranks and spikes, which are only told,
+it runs to the fact that tells them. A fault without an incident, or such a fact, before the next
+fault is missed; an incident without a fault is a false alarm. Where any exception would have the
+same cause, the incident has to name the known problem, too. Below the figures stands the confusion
+matrix: which cause was named how often for each kind; `--json` has it, too, with the false alarms
+and the faults that did not come to pass or could not be done. `--clean S` trains that long without
+faults and with noise instead: evaluations, garbage collection, a compilation, slow saves and reads;
+with `--record FILE` its steps are kept, for benchmarks/noise.py.
 `--step-timeout S` sets `recovery.step_timeout_s` of the jobs.
 
 It runs in namespaces and control groups of its own (benchmarks/fault_stage.py), so that disks can

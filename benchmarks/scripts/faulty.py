@@ -2,11 +2,12 @@
 
 `--plan FILE` is JSON: a list of {"kind", "rank", "step"}. At that step that rank (or with rank -1
 each) notes the time in `FILE.NUMBER[.RANK]` and does it; what is noted is not done again, so the
-next attempt goes on to the next one. `--noise` makes steps uneven instead, as real jobs are:
-evaluations, garbage collection, a compilation, slow saves, a slow reader now and then. `--place`:
-a folder with the disks and control groups of benchmarks/fault_stage.py. `--heartbeats`: tell
-ft_launcher of nvidia-resiliency-ext of each step. `--record FILE`: each rank notes in `FILE.RANK`
-when its steps began and ended, and what noise was in them (benchmarks/noise.py).
+next attempt goes on to the next one. Of what takes a while until it fails (memory that leaks, files
+that are opened) the time is noted anew until it does. `--noise` makes steps uneven instead, as real
+jobs are: evaluations, garbage collection, a compilation, slow saves, a slow reader now and then.
+`--place`: a folder with the disks and control groups of benchmarks/fault_stage.py. `--heartbeats`:
+tell ft_launcher of nvidia-resiliency-ext of each step. `--record FILE`: each rank notes in
+`FILE.RANK` when its steps began and ended, and what noise was in them (benchmarks/noise.py).
 """
 
 import argparse
@@ -66,6 +67,24 @@ time.sleep(20)
 """
 
 
+MARKS: list[int] = []  # files in which the times of what was done are noted, the newest last
+
+
+def note() -> None:
+    """That it is done now; of the same length each time, so that a file is never half written."""
+    os.pwrite(MARKS[-1], f"{time.time():.6f}".encode(), 0)
+
+
+@contextmanager
+def noted_again() -> Iterator[None]:
+    """What fails in the end is done when it does."""
+    try:
+        yield
+    except BaseException:
+        note()
+        raise
+
+
 def lock() -> None:
     """Wait for oneself."""
     one = threading.Lock()
@@ -120,7 +139,8 @@ def fill_shared_memory() -> None:
     """A data loader hands over batches that do not fit."""
     fill(Path("/dev/shm"), but=1 << 20)
     large = [torch.ones(1 << 20) for _ in range(4)]
-    next(iter(torch.utils.data.DataLoader(large, num_workers=1)))  # type: ignore[arg-type]
+    with noted_again():
+        next(iter(torch.utils.data.DataLoader(large, num_workers=1)))  # type: ignore[arg-type]
 
 
 def write_where_one_may_not() -> None:
@@ -133,6 +153,7 @@ def leak() -> None:
     kept = []
     while True:
         kept.append(b"x" * (8 << 20))
+        note()
         time.sleep(0.002)
 
 
@@ -218,8 +239,9 @@ def descend() -> None:
 def too_many_files() -> None:
     """The limit of open files."""
     kept = []
-    while True:
-        kept.append(open("/dev/null"))  # noqa: SIM115
+    with noted_again():
+        while True:
+            kept.append(open("/dev/null"))  # noqa: SIM115
 
 
 HARM: dict[str, Callable[[], object]] = {
@@ -301,10 +323,10 @@ def due(step: int, rank: int) -> str:
             if any(one.stat().st_mtime < began for one in others):
                 return ""  # each was to do it, and this one was stopped before it came to that
             try:
-                with open(mark, "x") as file:
-                    file.write(str(time.time()))
+                MARKS.append(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             except FileExistsError:
                 return ""
+            note()
             return str(order["kind"])
     return ""
 
