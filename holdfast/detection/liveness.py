@@ -81,7 +81,7 @@ class Expected:
         self._until = {node: until + late_s for node, until in self._until.items()}
 
 
-class Named(NamedTuple):
+class SilencesTold(NamedTuple):
     """Whose silence begins to be told, and whose is over."""
 
     begun: list[str]
@@ -112,7 +112,9 @@ class Silences:
         for node in [node for node in self._told if node not in nodes]:
             del self._told[node]
 
-    def look(self, silent: Mapping[str, float], connected: Collection[str], now: float) -> Named:
+    def look(
+        self, silent: Mapping[str, float], connected: Collection[str], now: float
+    ) -> SilencesTold:
         """`silent` are those of these nodes that were asked, and when each was heard last."""
         before, self._since = self._since, dict.fromkeys(silent, now)
         self._since |= {n: at for n, at in before.items() if silent.get(n, math.inf) <= at}
@@ -124,7 +126,7 @@ class Silences:
             del self._told[node]
         begun = [node for node, for_s in quiet_s.items() if for_s >= self._named_s]
         if len(begun) > max(1, len(connected) - len(begun)):
-            return Named([], over)
+            return SilencesTold([], over)
         begun = [node for node in begun if node not in self._told][:NAMED_MAX]
         self._told |= dict.fromkeys(begun, now)
-        return Named(begun, over)
+        return SilencesTold(begun, over)

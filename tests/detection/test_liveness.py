@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.detection import Liveness
-from holdfast.detection.liveness import Named, Silences
+from holdfast.detection.liveness import Silences, SilencesTold
 
 TIMEOUT_S = 5.0
 ASK_S = 0.1  # of silence, and it is asked
@@ -91,7 +91,7 @@ class Watch:
         self.heard = dict.fromkeys(nodes, self.now)
         self.silent = ""
 
-    def look(self, *, after_s: float = LOOK_S) -> Named:
+    def look(self, *, after_s: float = LOOK_S) -> SilencesTold:
         """So much later."""
         self.now += after_s
         for node in self.heard.keys() - set(self.silent):
@@ -155,7 +155,7 @@ def test_whoever_looks_late_does_not_take_that_for_silence() -> None:
     for _ in range(50):
         watch.now += 0.9
         heard = dict.fromkeys("abc", watch.now - 0.15)
-        assert watch.silences.look(heard, heard, watch.now) == Named([], [])
+        assert watch.silences.look(heard, heard, watch.now) == SilencesTold([], [])
 
 
 def test_after_nobody_has_listened_silence_counts_anew() -> None:
