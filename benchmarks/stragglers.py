@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/stragglers.py [--trainings N] [--hours H] [--json]
 
-The detector of production is asked as a controller asks it: every five seconds, every two when
+The detector of production is asked as a controller asks it: every ten seconds, every two when
 somebody seems to be late, for at most 256 collectives of ranks whose clocks differ. `found` counts
 trainings in which one rank of 2 or 4 becomes 1.2 times as slow after a minute or so; `hours` of
 training without a slow rank follow, of every kind of noise. Steps vary evenly (`even`, a share), by

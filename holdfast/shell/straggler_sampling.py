@@ -1,7 +1,7 @@
 """Asks the members now and then when their workers entered their collectives: is anybody slow, or
 has left one out?
 
-One question at a time, every five seconds in a small job; a large one is asked less often and for
+One question at a time, every ten seconds in a small job; a large one is asked less often and for
 less, so that the answers stay some megabytes a minute. Whoever does not answer in time is left out.
 How the clocks of the nodes differ from ours is learned from the same questions and answers; one
 that differs from all others is a condition of its node. Pure, like everything in the shell.
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from holdfast.detection.stages import Stages
     from holdfast.detection.straggler import StragglerWatch
 
-EVERY_S = 5.0
-AGAIN = 0.2  # of that, where ranks seem to have left a collective out
-SOON = 0.4  # of that, where one seems to be slow
+EVERY_S = 10.0
+AGAIN = 0.1  # of that, where ranks seem to have left a collective out
+SOON = 0.2  # of that, where one seems to be slow
 FIRST_S = 2.0  # what the next ones are compared with
 NODES_A_SECOND = 100  # asked on average
 ANSWERS_S = 3.0
@@ -92,11 +92,6 @@ class StragglerSampling:
     @property
     def _every_s(self) -> float:
         return max(EVERY_S, len(self._state.ranks) / NODES_A_SECOND)
-
-    def _soon_s(self, share: float) -> float:
-        """Until the next question, where something seems to be wrong; in a large job a smaller
-        share of the time between two others."""
-        return max(EVERY_S * share, self._every_s * share / 2)
 
     def pause(self, now: float) -> None:
         """Ranks are made slow on purpose: nothing is asked, nor compared across this time."""
@@ -185,9 +180,9 @@ class StragglerSampling:
             if found is not None:
                 self._put(found)
         if self._shift.suspects:
-            self._next = min(self._next, now + self._soon_s(AGAIN))
+            self._next = min(self._next, now + self._every_s * AGAIN)
         elif watch.suspects:
-            self._next = min(self._next, now + self._soon_s(SOON))
+            self._next = min(self._next, now + self._every_s * SOON)
 
     def _watched(self) -> "StragglerWatch":
         if self._watch is None:

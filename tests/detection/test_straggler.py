@@ -133,7 +133,7 @@ def test_a_slow_rank_is_told_with_the_share_that_others_lose() -> None:
     training.slow[2] = 1.5
     watch = StragglerWatch(1)
     told = []
-    for _ in range(8):
+    for _ in range(4):
         training.run(EVERY_S)
         told += [event for event in [watch.observe(training.sample())] if event is not None]
     (event,) = told
@@ -176,8 +176,8 @@ def test_steps_of_10_ms_are_judged_by_their_seconds_not_by_their_number(seed: in
 
 
 def test_who_is_slow_in_steps_of_10_ms_is_suspected_by_the_few_seconds_that_are_known() -> None:
-    """Recorders hold the newest 2.6 s of the 5 between two questions: without a second one soon
-    it would take twice as long."""
+    """Recorders hold the newest 2.6 s of the 10 between two questions: without a second one soon
+    it would take 40 s."""
     for seed in range(12):
         training = Training(PAIR, seed, noise=0.3, step_s=0.01)
         watch = StragglerWatch(1)
@@ -249,7 +249,7 @@ def test_what_happens_in_a_time_that_is_skipped_makes_nobody_slow(skips: bool) -
     assert watching.until(60.0) == []
     training.slow[0] = 2.0
     for _ in range(6):
-        training.run(5.0)
+        training.run(EVERY_S / 2)
         if skips:
             watching.watch.skip()
             watching.watch.observe(training.sample())
@@ -310,7 +310,7 @@ def test_an_event_now_and_then_is_no_straggler() -> None:
     watch = StragglerWatch(1)
     for _ in range(8):
         for _ in range(4):
-            training.run(2.5)
+            training.run(EVERY_S / 4)
             training.at[0] += 1.0
         assert watch.observe(training.sample()) is None
 

@@ -107,7 +107,7 @@ def test_a_rank_that_always_comes_last_is_asked_for_sooner_and_found_within_30_s
     (slow,) = found.stragglers
     assert slow.rank == 1 and abs(slow.share - 0.2) < 0.02
     assert scene.state.stragglers == (slow,)
-    assert max(waited[:2]) > 0.9 * FIRST_S and max(waited[2:]) < 0.5 * EVERY_S
+    assert max(waited[:2]) > 0.9 * FIRST_S and max(waited[2:]) < 0.3 * EVERY_S
 
 
 def test_of_two_stages_of_a_pipeline_the_one_that_always_comes_last_is_no_slow_rank() -> None:
