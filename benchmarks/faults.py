@@ -308,8 +308,11 @@ def _noted(faults: list[Fault], book: Path) -> None:
 
 def _names(fact: AnyEvent, node: str) -> bool:
     """Whether it says that this node is silent."""
-    found = isinstance(fact, HealthChanged) and (fact.node, fact.condition) == (node, SILENT)
-    return found and fact.severity is not Severity.OK
+    return (
+        isinstance(fact, HealthChanged)
+        and (fact.node, fact.condition) == (node, SILENT)
+        and fact.severity is not Severity.OK
+    )
 
 
 def _told(fact: AnyEvent) -> tuple[str, int] | None:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from holdfast.controller import State
 from holdfast.detection.answers import Answers, TcpState
 from holdfast.detection.liveness import SILENT, Silences
-from holdfast.events import HealthChanged, Severity
+from holdfast.events import AnyEvent, HealthChanged, Severity
 
 LOOKS = 4  # while a node is silent for as long as it takes to be asked
 ADVICE = "look at its machine and its agent: it is lost if it stays silent"
@@ -44,7 +44,7 @@ class Looked(NamedTuple):
     """What a look has found: nodes that are lost, and whose silence begins or ends to be told."""
 
     gone: list[str]
-    conditions: list[HealthChanged]
+    conditions: list[AnyEvent]
 
 
 class Asking:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 import faults
+from holdfast import journal
 from holdfast.actions import Entry
 from holdfast.events import AnyEvent, HealthChanged, Severity, StragglersFound
 from holdfast.slow_ranks import SlowBy, Straggler
@@ -82,7 +83,7 @@ def test_what_is_told_after_the_next_fault_is_told_of_that_one(
 ) -> None:
     """A slow disk that was not seen is not found because a slow rank is, minutes later."""
     told = (12.0, StragglersFound(attempt=1, stragglers=())), (160.0, _straggles(1))
-    monkeypatch.setattr(faults.journal, "entries", _journal(*told))
+    monkeypatch.setattr(journal, "entries", _journal(*told))
     disk, slow = faults.Fault("slow disk", 0, at=10.0), faults.Fault("slow rank", 1, at=140.0)
     faults._noted([disk, slow], Path())
     assert (disk.cause, disk.after_s) == ("", None)
@@ -98,7 +99,7 @@ def test_a_node_that_is_named_as_silent_is_detected_then_and_acted_upon_later(
     before = (9.5, silent(Severity.WARN)), (10.5, silent(Severity.OK))
     other = (10.6, silent(Severity.WARN, "other"))
     told = _journal(*before, other, (11.8, silent(Severity.WARN)))
-    monkeypatch.setattr(faults.journal, "entries", told)
+    monkeypatch.setattr(journal, "entries", told)
     fault = faults.Fault("agent stopped", 0, at=10.0, node="n")
     faults._noted([fault], Path())
     incident = {"cause": "node-lost", "rank": None, "actions": [{"at": 15.0}]}
