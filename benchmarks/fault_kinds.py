@@ -72,7 +72,7 @@ KINDS: dict[str, Kind] = {
     "rendezvous port squatted": _outside("SIGKILL"),  # of its worker, which takes the port first
     "slow rank": Kind(("straggler",), steps=900, fact=StragglersFound),
     "slow input": Kind(("straggler by input",), steps=900, fact=StragglersFound),
-    "slow disk": Kind(("straggler",), steps=900, fact=StragglersFound, needs=WRITES),
+    "slow disk": Kind(("straggler",), steps=800, fact=StragglersFound, needs=WRITES),
     "checkpoint disk full": Kind(
         ("disk-full",), has_rank=False, steps=250, fact=CheckpointFailed, outside=True, needs=MOUNTS
     ),

@@ -6,15 +6,17 @@ cause and rank?
 
 A DDP training of two ranks on two nodes (gloo, steps of 50 ms, benchmarks/scripts/faulty.py)
 suffers one fault after the other, each kind once a round on a rank and at a step drawn by chance,
-in jobs of eight. The time runs from the moment the script notes before it does harm (for what is
-done to agents and forkservers: before the signal) to the first measure taken, by the journal; of
-slow ranks and spikes, which are only told, to the fact that tells them. A fault without an incident
-before the next fault is missed; an incident without a fault is a false alarm. Where any exception
-would have the same cause, the incident has to name the known problem, too. Below the figures
-stands the confusion matrix: which cause was named how often for each kind; `--json` has it, too,
-with the false alarms and the faults that did not come to pass or could not be done. `--clean S`
-trains that long without faults and with noise instead: evaluations, garbage collection, a
-compilation, slow saves and reads; with `--record FILE` its steps are kept, for benchmarks/noise.py.
+in jobs of eight. The time runs from the moment the script notes before it does harm (of leaks, open
+files and a full /dev/shm: when that fails; for what is done from outside: before it is) to the
+first measure taken, by the journal, or to the fact that names a silent node, which comes before;
+the time to the measure stands beside it (`acted_s`). Of slow ranks and spikes, which are only told,
+it runs to the fact that tells them. A fault without an incident, or such a fact, before the next
+fault is missed; an incident without a fault is a false alarm. Where any exception would have the
+same cause, the incident has to name the known problem, too. Below the figures stands the confusion
+matrix: which cause was named how often for each kind; `--json` has it, too, with the false alarms
+and the faults that did not come to pass or could not be done. `--clean S` trains that long without
+faults and with noise instead: evaluations, garbage collection, a compilation, slow saves and reads;
+with `--record FILE` its steps are kept, for benchmarks/noise.py.
 `--step-timeout S` sets `recovery.step_timeout_s` of the jobs.
 
 It runs in namespaces and control groups of its own (benchmarks/fault_stage.py), so that disks can
@@ -45,10 +47,18 @@ import noise
 from fault_kinds import KINDS
 from fault_stage import Stage, enter
 from holdfast import journal
+from holdfast.detection.liveness import SILENT
 from holdfast.drivers import chaos
 from holdfast.drivers.explained import known_problem
 from holdfast.errors import Error
-from holdfast.events import AnyEvent, CheckpointFailed, NumbersSpiked, StragglersFound
+from holdfast.events import (
+    AnyEvent,
+    CheckpointFailed,
+    HealthChanged,
+    NumbersSpiked,
+    Severity,
+    StragglersFound,
+)
 from holdfast.slow_ranks import SlowBy
 from holdfast.status import Incident
 from table import Row, machine, report, table
@@ -76,7 +86,10 @@ class Fault:
     at: float | None = None  # when it was done; None: it did not come to that
     cause: str = ""
     blamed: int | None = None
-    after_s: float | None = None
+    after_s: float | None = None  # to the first measure, or to the fact that tells it
+    named_s: float | None = None  # to the fact that names its node as silent
+    harmed_at: float = 0.0  # from outside, and which node
+    node: str = ""
     refused: bool = False  # it could not be done from outside, so the script only waited
     undo: chaos.Undo | None = None
     undo_at: float = 0.0
@@ -171,7 +184,8 @@ def _suffered(stage: Stage, faults: list[Fault], step_timeout_s: float | None) -
     incidents = _incidents(folder)
     for number, fault in enumerate(faults):
         marks = [*folder.glob(f"plan.json.{number}"), *folder.glob(f"plan.json.{number}.*")]
-        fault.at = min((float(mark.read_text()) for mark in marks), default=None)
+        at = min((float(mark.read_text()) for mark in marks), default=None)
+        fault.at = at if at is None else max(at, fault.harmed_at)
     _noted(faults, folder / "home" / "jobs" / NAME / "journal.jsonl")
     return _matched([fault for fault in faults if KINDS[fault.kind].fact is None], incidents)
 
@@ -234,7 +248,8 @@ def _from_outside(stage: Stage, fault: Fault) -> None:
             stage.log(chaos.victim_of(folder, fault.rank).node.name, XID)
             return
         kind = fault.kind.removeprefix("checkpoint ")
-        fault.undo = chaos.inject(folder, kind, fault.rank).undo
+        done = chaos.inject(folder, kind, fault.rank)
+        fault.harmed_at, fault.node, fault.undo = done.at, done.victim.node.node, done.undo
         fault.undo_at = time.monotonic() + LASTS_S.get(fault.kind, LASTS_ELSE_S)
     except Error as error:
         fault.refused = True
@@ -270,18 +285,34 @@ def _problem_of(incident: dict[str, Any], job: Path) -> str | None:
 
 
 def _noted(faults: list[Fault], book: Path) -> None:
-    """Find what is told of faults that are only told: the first such fact after each."""
+    """Find what is told of faults that are only told, and whose nodes are named as silent: the
+    first such fact after each, before the next one."""
     facts = [(entry.at, entry.event) for entry in journal.entries(book)]
+    times = sorted(fault.at for fault in faults if fault.at is not None)
     for fault in faults:
         wanted, done = KINDS[fault.kind].fact, fault.at
-        if wanted is None or done is None:
+        if done is None:
             continue
-        later = ((at, fact) for at, fact in facts if at >= done and isinstance(fact, wanted))
+        until = next((at for at in times if at > done), math.inf)
+        own = [(at, fact) for at, fact in facts if done <= at < until]
+        fault.named_s = next((at - done for at, fact in own if _names(fact, fault.node)), None)
+        if wanted is None:
+            continue
+        later = ((at, fact) for at, fact in own if isinstance(fact, wanted))
         for at, told in ((at, _told(fact)) for at, fact in later):
             if told is not None:
                 fault.after_s = at - done
                 fault.cause, fault.blamed = told
                 break
+
+
+def _names(fact: AnyEvent, node: str) -> bool:
+    """Whether it says that this node is silent."""
+    return (
+        isinstance(fact, HealthChanged)
+        and (fact.node, fact.condition) == (node, SILENT)
+        and fact.severity is not Severity.OK
+    )
 
 
 def _told(fact: AnyEvent) -> tuple[str, int] | None:
@@ -333,7 +364,8 @@ def _rows(faults: list[Fault]) -> dict[str, Row]:
 
 def _row(faults: list[Fault]) -> Row:
     found = [fault for fault in faults if fault.cause]
-    waits = [fault.after_s for fault in found if fault.after_s is not None]
+    acts = [fault.after_s for fault in found if fault.after_s is not None]
+    waits = [min(f.after_s, f.named_s or math.inf) for f in found if f.after_s is not None]
     ranked = [fault for fault in found if KINDS[fault.kind].has_rank]
     causes = Counter(fault.cause for fault in found)
     return {
@@ -341,6 +373,8 @@ def _row(faults: list[Fault]) -> Row:
         "detected": len(found),
         "median_s": round(median(waits), 3) if waits else None,
         "worst_s": round(max(waits), 3) if waits else None,
+        "acted_s": round(median(acts), 3) if acts else None,
+        "acted_worst_s": round(max(acts), 3) if acts else None,
         "right_cause": sum(fault.cause in KINDS[fault.kind].causes for fault in found),
         "right_rank": sum(f.blamed == f.rank for f in ranked) if ranked else None,
         "of": len(ranked) if ranked else None,

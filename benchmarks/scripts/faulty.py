@@ -2,15 +2,17 @@
 
 `--plan FILE` is JSON: a list of {"kind", "rank", "step"}. At that step that rank (or with rank -1
 each) notes the time in `FILE.NUMBER[.RANK]` and does it; what is noted is not done again, so the
-next attempt goes on to the next one. `--noise` makes steps uneven instead, as real jobs are:
-evaluations, garbage collection, a compilation, slow saves, a slow reader now and then. `--place`:
-a folder with the disks and control groups of benchmarks/fault_stage.py. `--heartbeats`: tell
-ft_launcher of nvidia-resiliency-ext of each step. `--record FILE`: each rank notes in `FILE.RANK`
-when its steps began and ended, and what noise was in them (benchmarks/noise.py).
+next attempt goes on to the next one. Of what takes a while until it fails (memory that leaks, files
+that are opened) the time is noted anew until it does. `--noise` makes steps uneven instead, as real
+jobs are: evaluations, garbage collection, a compilation, slow saves, a slow reader now and then.
+`--place`: a folder with the disks and control groups of benchmarks/fault_stage.py. `--heartbeats`:
+tell ft_launcher of nvidia-resiliency-ext of each step. `--record FILE`: each rank notes in
+`FILE.RANK` when its steps began and ended, and what noise was in them (benchmarks/noise.py).
 """
 
 import argparse
 import ctypes
+import functools
 import gc
 import http.server
 import importlib
@@ -51,7 +53,8 @@ plan = json.loads(args.plan.read_text()) if args.plan else []
 LONG_S = 1_000_000
 BATCH = 8
 SLOW_STEPS, SLOW = 850, 1.2  # how long a slow rank is slow, and how much slower than the others
-RECORD_BYTES = 16384  # each step, which a slow disk takes 91 ms for
+SLOW_WRITES = 400  # steps in which a disk is slow
+RECORD_BYTES = 16384  # each step, for which a slow disk takes 90 to 140 ms more
 SQUATTER = """
 import socket, sys, time
 while True:
@@ -63,6 +66,24 @@ while True:
 print("up", flush=True)
 time.sleep(20)
 """
+
+
+MARKS: list[int] = []  # files in which the times of what was done are noted, the newest last
+
+
+def note() -> None:
+    """That it is done now; of the same length each time, so that a file is never half written."""
+    os.pwrite(MARKS[-1], f"{time.time():.6f}".encode(), 0)
+
+
+@contextmanager
+def noted_again() -> Iterator[None]:
+    """What fails in the end is done when it does."""
+    try:
+        yield
+    except BaseException:
+        note()
+        raise
 
 
 def lock() -> None:
@@ -119,7 +140,8 @@ def fill_shared_memory() -> None:
     """A data loader hands over batches that do not fit."""
     fill(Path("/dev/shm"), but=1 << 20)
     large = [torch.ones(1 << 20) for _ in range(4)]
-    next(iter(torch.utils.data.DataLoader(large, num_workers=1)))  # type: ignore[arg-type]
+    with noted_again():
+        next(iter(torch.utils.data.DataLoader(large, num_workers=1)))  # type: ignore[arg-type]
 
 
 def write_where_one_may_not() -> None:
@@ -132,16 +154,19 @@ def leak() -> None:
     kept = []
     while True:
         kept.append(b"x" * (8 << 20))
+        note()
         time.sleep(0.002)
 
 
+@functools.cache
 def move_to_slow_disk() -> None:
     """From now on what this process writes is slow."""
     (args.place / "slow-writes" / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def write_a_record() -> None:
-    """To the disk itself."""
+    """To the disk itself, which is as slow for the next process that has this rank."""
+    move_to_slow_disk()
     page = mmap.mmap(-1, RECORD_BYTES)
     file = os.open(args.place / "record", os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
     os.write(file, page)
@@ -215,8 +240,9 @@ def descend() -> None:
 def too_many_files() -> None:
     """The limit of open files."""
     kept = []
-    while True:
-        kept.append(open("/dev/null"))  # noqa: SIM115
+    with noted_again():
+        while True:
+            kept.append(open("/dev/null"))  # noqa: SIM115
 
 
 HARM: dict[str, Callable[[], object]] = {
@@ -258,7 +284,7 @@ HARM: dict[str, Callable[[], object]] = {
     "rendezvous port squatted": squat_the_store,
     "slow rank": lambda: None,
     "slow input": lambda: None,
-    "slow disk": move_to_slow_disk,
+    "slow disk": lambda: None,
     "checkpoint disk full": lambda: None,
     "partition": lambda: time.sleep(0.5),
     "machine stopped": lambda: time.sleep(0.5),
@@ -272,10 +298,11 @@ HARM: dict[str, Callable[[], object]] = {
 
 def is_slow(kind: str, step: int, rank: int) -> bool:
     """Whether this rank is the slow one now, in this way."""
+    steps = SLOW_WRITES if kind == "slow disk" else SLOW_STEPS
     return any(
         order["kind"] == kind
         and order["rank"] == rank
-        and order["step"] <= step < order["step"] + SLOW_STEPS
+        and order["step"] <= step < order["step"] + steps
         for order in plan
     )
 
@@ -298,10 +325,10 @@ def due(step: int, rank: int) -> str:
             if any(one.stat().st_mtime < began for one in others):
                 return ""  # each was to do it, and this one was stopped before it came to that
             try:
-                with open(mark, "x") as file:
-                    file.write(str(time.time()))
+                MARKS.append(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             except FileExistsError:
                 return ""
+            note()
             return str(order["kind"])
     return ""
 
@@ -390,8 +417,6 @@ for step, inputs in state.steps(total=args.steps):
     slow = SLOW if is_slow("slow rank", step, run.rank) else 1.0
     time.sleep(args.step_s * dice.uniform(0.7, 1.3) * slow)
     Input.slow = is_slow("slow input", step, run.rank)
-    if is_slow("slow disk", step, run.rank):
-        write_a_record()
     if args.noise:
         disturb(step, dice)
     if monitor is not None:
@@ -401,6 +426,8 @@ for step, inputs in state.steps(total=args.steps):
     what = due(step, run.rank)
     if what:
         HARM[what]()
+    if is_slow("slow disk", step, run.rank):
+        write_a_record()
     Input.stops = what == "input stops"
     # DDP decides in the forward pass whether it reduces
     alone = wrapped.no_sync() if what == "skipped collective" else nullcontext()  # type: ignore[operator]

@@ -7,18 +7,24 @@ answered none of several transmissions over some time is gone, or cannot be reac
 who are cut off: others elsewhere have to be heard meanwhile, no fewer than answer nothing.
 
 What counts is the time between the first and the newest transmission that were not answered, and
-not the silence: a link that is switched over may swallow everything for a second and a half, and
+not the silence: a link that is switched over may swallow everything for more than a second, and
 what was lost in it is sent again at growing distances. All times are shares of the time after which
 a node that is only silent is lost, so that whoever makes that longer makes these longer.
+
+In a small job a node is asked between two of its own signs of life already, so that the time that
+proves something begins with the darkness; in a larger one only when such a sign is overdue, because
+asking all of them all the time would be felt.
 """
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-ASK = 0.05  # after so much silence a node is asked
+ASK = 0.02  # after so much silence a node is asked
+ASK_OVERDUE = 0.05  # the same where signs of life come sooner by themselves
+FEW_ASKS_A_SECOND = 500  # of all nodes together: below that, silence is not waited for
 ASK_LAST = 0.275  # the same in the largest job: by then a sign of life has come unasked
 ASKS_A_SECOND = 1_500  # of all nodes together, about
-DARK = 0.3  # so long nothing that was sent has been answered
+DARK = 0.27  # so long nothing that was sent has been answered
 OTHERS = 0.25  # so much later than a node was asked others are heard
 TRIES = 3  # times that our kernel has sent the same again after a timeout
 ANSWER_S = 0.1  # for an answer to the newest of them
@@ -40,7 +46,8 @@ class Answers:
 
     def __init__(self, timeout_s: float, nodes_count: int) -> None:
         """`timeout_s`: after which a node that is only silent is lost."""
-        ask_s = max(ASK * timeout_s, nodes_count / ASKS_A_SECOND)
+        soon_s = min(nodes_count / FEW_ASKS_A_SECOND, ASK_OVERDUE * timeout_s)
+        ask_s = max(ASK * timeout_s, soon_s, nodes_count / ASKS_A_SECOND)
         self.ask_s = min(ask_s, ASK_LAST * timeout_s)
         self._dark_s, self._others_s = DARK * timeout_s, OTHERS * timeout_s
         self._asked: dict[str, float] = {}  # and when
@@ -56,6 +63,10 @@ class Answers:
     def asked(self) -> bool:
         """Whether somebody who is silent has been asked."""
         return bool(self._asked)
+
+    def waits_for(self, node: str) -> bool | None:
+        """Whether its machine has not acknowledged what it was asked; None: that is not known."""
+        return node in self._waiting if node in self._asked else None
 
     def only(self, silent: Collection[str]) -> None:
         """All others are heard."""

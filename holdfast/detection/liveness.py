@@ -2,9 +2,21 @@
 
 Signs of life are passed on in any order, so the oldest is looked for: among those of 12,500 nodes
 within a millisecond, a few times a second.
+
+Silence is named long before it is believed. That a node has said nothing for more than a second,
+though it was asked, is worth to be known; to give it up for that is not: a process may be paused
+for so long, and live.
 """
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+SILENT = "silent"  # the condition of a node that is named
+NAMED = 0.3  # of the time after which it is lost: so long somebody has listened to its silence
+STILL = 0.5  # of that, and one that was named is not heard well
+CALM = 1.0  # of the time after which it is lost: so long a node is heard, to be silent no longer
+NAMED_MAX = 64  # at once
 
 
 class Liveness:
@@ -67,3 +79,54 @@ class Expected:
     def forgive(self, late_s: float) -> None:
         """Nobody listened for so long: they have that much longer."""
         self._until = {node: until + late_s for node, until in self._until.items()}
+
+
+class SilencesTold(NamedTuple):
+    """Whose silence begins to be told, and whose is over."""
+
+    begun: list[str]
+    over: list[str]
+
+
+class Silences:
+    """Nodes whose silence is told, and those who may be next. What counts is the time for which
+    somebody listened: who was paused, or starved, looks first and judges later. Where more are
+    silent than are heard it may be we who hear nobody, and nobody is named."""
+
+    def __init__(self, timeout_s: float) -> None:
+        """`timeout_s`: after which a node that is only silent is lost."""
+        self._named_s, self._calm_s = NAMED * timeout_s, CALM * timeout_s
+        self._since: dict[str, float] = {}  # when each was first seen to be silent
+        self._told: dict[str, float] = {}  # and when each was last seen to be still
+
+    def forgive(self) -> None:
+        """Nobody listened for a while."""
+        self._since.clear()
+
+    def told(self, nodes: Collection[str], now: float) -> None:
+        """Their silence was told by a former controller."""
+        self._told |= dict.fromkeys(nodes, now)
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """All others are lost, and what was told of them with them."""
+        for node in [node for node in self._told if node not in nodes]:
+            del self._told[node]
+
+    def look(
+        self, silent: Mapping[str, float], connected: Collection[str], now: float
+    ) -> SilencesTold:
+        """`silent` are those of these nodes that were asked, and when each was heard last."""
+        before, self._since = self._since, dict.fromkeys(silent, now)
+        self._since |= {n: at for n, at in before.items() if silent.get(n, math.inf) <= at}
+        quiet_s = {node: now - at for node, at in self._since.items()}
+        still = [node for node in self._told if quiet_s.get(node, 0.0) >= STILL * self._named_s]
+        self._told |= dict.fromkeys(still, now)
+        over = [n for n, at in self._told.items() if n in connected and now - at >= self._calm_s]
+        for node in over:
+            del self._told[node]
+        begun = [node for node, for_s in quiet_s.items() if for_s >= self._named_s]
+        if len(begun) > max(1, len(connected) - len(begun)):
+            return SilencesTold([], over)
+        begun = [node for node in begun if node not in self._told][:NAMED_MAX]
+        self._told |= dict.fromkeys(begun, now)
+        return SilencesTold(begun, over)

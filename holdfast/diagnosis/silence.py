@@ -2,12 +2,13 @@
 
 Bytes are counted by each node while it is looked at, over its RDMA ports where it has some, else
 over its interfaces. Where all are silent that tells nothing: so they are in most hangs, for ranks
-that wait in a collective send nothing more. It is a line of evidence and blames nobody: a node may
-have nothing to send, and beside training others may use the links.
+that wait in a collective send nothing more. It is a line of evidence and a warning, and blames
+nobody: a node may have nothing to send, and beside training others may use the links.
 """
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from holdfast.evidence import LinkKind, Traffic
 
@@ -18,31 +19,46 @@ LISTED_MAX = 4
 PLACES: dict[LinkKind, str] = {"rdma": "RDMA ports", "link": "interfaces"}
 
 
-def silent(told: Mapping[str, Sequence[Traffic]]) -> str:
-    """Who sends nothing, by what nodes have told, by their names; empty where nobody stands out."""
-    rows = (_silent(kind, told) for kind in PLACES)
-    return next(filter(None, rows), "")
+class Quiet(NamedTuple):
+    """Nodes that send nothing, by name, each with what is to be told of it; and a line of evidence,
+    empty where nobody stands out."""
+
+    nodes: Mapping[str, str]
+    line: str
 
 
-def _silent(kind: LinkKind, told: Mapping[str, Sequence[Traffic]]) -> str:
+NOBODY = Quiet({}, "")
+
+
+def quiet(told: Mapping[str, Sequence[Traffic]]) -> Quiet:
+    """Who sends nothing, by what nodes have told, by their names."""
+    rows = (_quiet(kind, told) for kind in PLACES)
+    return next((found for found in rows if found.line), NOBODY)
+
+
+def _quiet(kind: LinkKind, told: Mapping[str, Sequence[Traffic]]) -> Quiet:
     rows = [(name, one) for name, all_ in told.items() for one in all_ if one.kind == kind]
     found = {name: one for name, one in rows if one.seconds > 0}
     if len(found) < FEWEST:
-        return ""
+        return NOBODY
     sends = {name: one.sent_bytes / one.seconds for name, one in found.items()}
-    usual, quiet = statistics.median(sends.values()), [n for n in sends if sends[n] <= SILENT]
-    if usual < SENDS or not quiet:
-        return ""
-    most = max(quiet, key=sends.__getitem__)
-    received = found[most].received_bytes / found[most].seconds
-    did = f"sent {_rate(sends[most])} and received {_rate(received)} over {PLACES[kind]}"
-    said = f"{_names(quiet)} {did}; the median of all sent {_rate(usual)}"
-    return f"network traffic while stacks were taken: {said}"
+    usual, silent = statistics.median(sends.values()), [n for n in sends if sends[n] <= SILENT]
+    if usual < SENDS or not silent:
+        return NOBODY
+    others = f"; the median of all sent {_rate(usual)}"
+
+    def did(name: str) -> str:
+        received = found[name].received_bytes / found[name].seconds
+        return f"sent {_rate(sends[name])} and received {_rate(received)} over {PLACES[kind]}"
+
+    most = max(silent, key=sends.__getitem__)
+    line = f"network traffic while stacks were taken: {_names(silent)} {did(most)}{others}"
+    return Quiet({name: f"it {did(name)}{others}" for name in silent}, line)
 
 
-def _names(quiet: Sequence[str]) -> str:
-    more = len(quiet) - LISTED_MAX
-    return ", ".join(quiet[:LISTED_MAX]) + (f" and {more} more" if more > 0 else "")
+def _names(silent: Sequence[str]) -> str:
+    more = len(silent) - LISTED_MAX
+    return ", ".join(silent[:LISTED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _rate(bytes_s: float) -> str:

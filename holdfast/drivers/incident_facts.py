@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.actions import CollectEvidence, Entry, StartAttempt, StopAttempt
 from holdfast.controller import IncidentRecord
+from holdfast.detection.liveness import SILENT
 from holdfast.drivers.wall_marks import WallMarks
 from holdfast.events import (
     AnyEvent,
@@ -38,6 +39,7 @@ from holdfast.events import (
     WorkerExited,
     WorkersExited,
 )
+from holdfast.shell.reachability import SENDS_NOTHING
 from holdfast.stacks import in_words
 from holdfast.status import TimedFact
 
@@ -45,6 +47,7 @@ EACH_MAX = 8  # of one kind
 KEPT = 64  # newest incidents that keep theirs; the journal has all
 NAMED_MAX = 8
 PORTS_TAKEN = "ports-taken"
+OF_SILENCE = (SILENT, SENDS_NOTHING)  # conditions that only warn
 MET = (Milestone.JOINED, Milestone.RESTORED, Milestone.STEPPED, Milestone.FIRST_STEP)
 ROUNDING_S = 0.001  # of times that are told as ages
 
@@ -133,7 +136,7 @@ class IncidentFacts:
                 self._taken.pop((event.node, event.device), None)
                 if event.severity is not Severity.OK:
                     self._taken[event.node, event.device] = event.detail
-            case HealthChanged() if event.severity in (Severity.ALERT, Severity.FATAL):
+            case HealthChanged() if _is_told(event):
                 name = self._names.get(event.node, event.node)
                 self._add(at, "health", f"{name}: {event.detail}")
             case HangSuspected():
@@ -201,6 +204,12 @@ class IncidentFacts:
                 _put(self._last, TimedFact(at=at, kind="first_step", text=text))
             case _:
                 pass
+
+
+def _is_told(event: HealthChanged) -> bool:
+    """Whether a condition may have to do with what failed."""
+    silent = event.condition in OF_SILENCE and event.severity is not Severity.OK
+    return silent or event.severity in (Severity.ALERT, Severity.FATAL)
 
 
 def _put(known: list[TimedFact] | None, fact: TimedFact) -> None:

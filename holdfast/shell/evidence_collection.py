@@ -36,9 +36,10 @@ class EvidenceCollection:
         state: State,
         send: Callable[[str, TakeEvidence], None],
         put: Callable[..., None],
+        reachability: Reachability,
     ) -> None:
         self._state, self._send, self._put = state, send, put
-        self._reachability = Reachability(state, put)
+        self._reachability = reachability
         self._now = 0.0
         self._incident: IncidentRecord | None = None
         self._asked: dict[str, float] = {}  # who has not answered yet, and since when
@@ -120,7 +121,7 @@ class EvidenceCollection:
         if self._incident is not None and (self._found or self._stacks):
             names = tuple(sorted(self._name(node) for node in {*self._missing, *self._asked}))
             found = fitting(with_stacks(self._found, self._stacks), self._incident.rank)
-            network = self._reachability.told(self._now)
+            network = self._reachability.told(self._incident.attempt, self._now)
             self._put(
                 EvidenceTaken(
                     incident=self._incident.id, found=found, missing=names, network=network

@@ -44,6 +44,7 @@ class HangDetection:
         progress: ProgressReducer,
         send: Callable[[str, TakeStacks], None],
         put: Callable[..., None],
+        reachability: Reachability,
     ) -> None:
         self._state, self._progress, self._put = state, progress, put
         self._now = 0.0
@@ -54,7 +55,7 @@ class HangDetection:
         self._asked = StackCollection(send, itertools.count(2, 4))
         self._send, self._native_numbers = send, itertools.count(4, 4)
         self._native: dict[int | None, StackCollection] = {}  # by the one rank; None: of all
-        self._reachability = Reachability(state, put)
+        self._reachability = reachability
         self.may_stand: Callable[[], bool] = lambda: True
         self.stacks: Mapping[int, tuple[str, ...]] = {}  # of the hang that was judged last
 
@@ -119,7 +120,9 @@ class HangDetection:
             reached = self._by_name(self._looks.reached)
             if (parted := reachability.judge(reached)) is not None:
                 judged = apart(judged, suspicion, reply.groups, parted.lines)
-            judged = _with(judged, silence.silent(self._by_name(self._looks.traffic)))
+            quiet = silence.quiet(self._by_name(self._looks.traffic))
+            self._reachability.seen(parted, quiet.nodes, suspicion.attempt, self._now)
+            judged = _with(judged, quiet.line)
             judged, self.stacks = self._placed(judged), kept_stacks(judged, reply.groups)
             progressed = self._progress.flush(self._now)
             self._put(*((progressed,) if progressed is not None else ()), judged)

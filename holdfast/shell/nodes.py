@@ -94,7 +94,7 @@ class NodeLives:
         self._state, self._timeout_s, self._term, self._clock = state, timeout_s, term, clock
         self._put, self._changed = put, changed
         self.bridge = Bridge(state, timeout_s, clock(), term)
-        self.asking = Asking(timeout_s, state.wanted)
+        self.asking = Asking(state, timeout_s)
         self.knocking = Knocking(state, timeout_s, self._vanished)
         self._nodes: dict[str, _Node] = {}
         self._looked: dict[str, float] = {}  # connected nodes, the longest not looked at first
@@ -211,9 +211,12 @@ class NodeLives:
         for node in dict.fromkeys([*(node for node, _ in due), *silent]):
             self._look_at(node, now)
         self._put(self.bridge.tick(now), None)
-        gone = self.asking.look(self._wires(), now) if self.asking.is_due(now) else []
-        for node in gone:
-            self._put(self.bridge.unreachable(node, now - self._nodes[node].heard_at, now), None)
+        if self.asking.is_due(now):
+            found = self.asking.look(self._wires(), now)
+            for node in found.gone:
+                silent_s = now - self._nodes[node].heard_at
+                self._put(self.bridge.unreachable(node, silent_s, now), None)
+            self._put(found.conditions, None)
         self.knocking.look(now, self._wires)
 
     def _vanished(self, node: str, away_s: float, now: float) -> None:

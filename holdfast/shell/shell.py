@@ -79,6 +79,7 @@ from holdfast.shell.machine_checks import MachineChecks
 from holdfast.shell.nodes import NodeLives, Receipt, Wire
 from holdfast.shell.preparation import Preparation
 from holdfast.shell.profile_collection import ProfileCollection
+from holdfast.shell.reachability import Reachability
 from holdfast.shell.replicas import Lines, Replicas
 from holdfast.shell.straggler_sampling import StragglerSampling
 
@@ -152,9 +153,10 @@ class Shell:
             controller, book, self._replicas, self.nodes.acknowledge, engine.disk_full, clock
         )
         progress = self.nodes.bridge.progress
-        self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put)
+        reachability = Reachability(self.state, self.put)
+        self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put, reachability)
         self.stragglers = StragglerSampling(self.state, progress, self.nodes.send, self.put)
-        self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
+        self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put, reachability)
         self.checks = MachineChecks(
             self.state, self.nodes.send, self.put, settings.connects_within_s
         )

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ import msgspec
 import pytest
 
 import faults
+from holdfast import journal
+from holdfast.actions import Entry
+from holdfast.events import AnyEvent, HealthChanged, Severity, StragglersFound
+from holdfast.slow_ranks import SlowBy, Straggler
 from holdfast.status import ActionTaken, Incident
 from tests.more import long
 from tests.patience import PATIENCE_S
@@ -61,6 +65,52 @@ def test_an_incident_before_any_fault_or_after_its_own_is_a_false_alarm() -> Non
     incidents = [{"cause": "hang", "rank": 0, "actions": [{"at": at}]} for at in (9.0, 10.5, 11.0)]
     assert faults._matched([fault], incidents) == 2
     assert (fault.cause, fault.blamed, fault.after_s) == ("hang", 0, 0.5)
+
+
+def _journal(*facts: tuple[float, AnyEvent]) -> Callable[[Path], Iterator[Entry]]:
+    return lambda _book: (
+        Entry(seq=n, at=at, event=fact, actions=()) for n, (at, fact) in enumerate(facts)
+    )
+
+
+def _straggles(rank: int) -> StragglersFound:
+    one = Straggler(rank=rank, share=0.2, cause=SlowBy.ITSELF, text="")
+    return StragglersFound(attempt=1, stragglers=(one,))
+
+
+def test_what_is_told_after_the_next_fault_is_told_of_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow disk that was not seen is not found because a slow rank is, minutes later."""
+    told = (12.0, StragglersFound(attempt=1, stragglers=())), (160.0, _straggles(1))
+    monkeypatch.setattr(journal, "entries", _journal(*told))
+    disk, slow = faults.Fault("slow disk", 0, at=10.0), faults.Fault("slow rank", 1, at=140.0)
+    faults._noted([disk, slow], Path())
+    assert (disk.cause, disk.after_s) == ("", None)
+    assert (slow.cause, slow.blamed, slow.after_s) == ("straggler", 1, 20.0)
+
+
+def test_a_node_that_is_named_as_silent_is_detected_then_and_acted_upon_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def silent(severity: Severity, node: str = "n") -> HealthChanged:
+        return HealthChanged(node=node, condition="silent", severity=severity)
+
+    before = (9.5, silent(Severity.WARN)), (10.5, silent(Severity.OK))
+    other = (10.6, silent(Severity.WARN, "other"))
+    told = _journal(*before, other, (11.8, silent(Severity.WARN)))
+    monkeypatch.setattr(journal, "entries", told)
+    fault = faults.Fault("agent stopped", 0, at=10.0, node="n")
+    faults._noted([fault], Path())
+    incident = {"cause": "node-lost", "rank": None, "actions": [{"at": 15.0}]}
+    assert faults._matched([fault], [incident]) == 0
+    row = faults._rows([fault])["all"]
+    assert (row["median_s"], row["worst_s"], row["acted_s"], row["acted_worst_s"]) == (
+        1.8,
+        1.8,
+        5,
+        5,
+    )
 
 
 def _port_taken() -> None:

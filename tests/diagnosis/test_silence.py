@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.diagnosis.silence import silent
+from holdfast.diagnosis.silence import NOBODY, quiet
 from holdfast.evidence import LinkKind, Traffic
 
 
@@ -15,23 +15,34 @@ def sent(kilobytes_s: float, received: float = 0.0, kind: LinkKind = "link") -> 
 
 def test_the_node_that_sends_nothing_is_named_with_what_it_receives() -> None:
     told = {"a": (sent(5000),), "b": (sent(3, received=2500),), "c": (sent(4000),)}
-    assert silent(told) == (
+    assert quiet(told).line == (
         "network traffic while stacks were taken: b sent 3.0 kB/s and received 2.5 MB/s over "
         "interfaces; the median of all sent 4.0 MB/s"
     )
+
+
+def test_each_is_told_what_it_did_itself() -> None:
+    told = {"a": (sent(5000),), "b": (sent(3),), "c": (sent(4000),), "d": (sent(0, 70),)}
+    told |= {"e": (sent(9000),)}
+    assert quiet(told).nodes == {
+        "b": "it sent 3.0 kB/s and received 0.0 kB/s over interfaces; the median of all sent "
+        "4.0 MB/s",
+        "d": "it sent 0.0 kB/s and received 70.0 kB/s over interfaces; the median of all sent "
+        "4.0 MB/s",
+    }
 
 
 def test_ports_of_rdma_adapters_come_first_where_nodes_have_them() -> None:
     manages = sent(2000)
     told = {n: (sent(900_000, kind="rdma"), manages) for n in "acd"}
     told["b"] = (sent(0, kind="rdma"), manages)
-    assert "b sent 0.0 kB/s and received 0.0 kB/s over RDMA ports; " in silent(told)
-    assert silent({n: rows[1:] for n, rows in told.items()}) == ""
+    assert "b sent 0.0 kB/s and received 0.0 kB/s over RDMA ports; " in quiet(told).line
+    assert quiet({n: rows[1:] for n, rows in told.items()}) == NOBODY
 
 
 def test_several_are_named_together_and_of_many_only_some() -> None:
     told = {f"n{n}": (sent(0 if n < 6 else 9000),) for n in range(20)}
-    assert "taken: n0, n1, n2, n3 and 2 more sent 0.0 kB/s" in silent(told)
+    assert "taken: n0, n1, n2, n3 and 2 more sent 0.0 kB/s" in quiet(told).line
 
 
 NOTHING = {
@@ -49,4 +60,4 @@ NOTHING = {
 
 @pytest.mark.parametrize("told", NOTHING.values(), ids=NOTHING.keys())
 def test_nobody_is_named(told: dict[str, tuple[Traffic, ...]]) -> None:
-    assert silent(told) == ""
+    assert quiet(told) == NOBODY

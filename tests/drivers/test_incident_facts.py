@@ -160,6 +160,22 @@ def test_a_node_that_is_lost_meanwhile_is_told_and_evidence_that_comes_late_is_n
     assert scene.kinds(2) == ["exited"]
 
 
+def test_that_a_node_was_silent_before_it_was_lost_is_told_and_other_warnings_are_not() -> None:
+    scene = Scene()
+    quiet = "no heartbeat for 1.8 s; its machine acknowledges nothing"
+    for condition, severity, detail in (
+        ("silent", Severity.WARN, quiet),
+        ("gpu-hot", Severity.WARN, "GPU 0: 90 C"),
+        ("silent", Severity.OK, ""),
+    ):
+        told = HealthChanged(node="a", condition=condition, severity=severity, detail=detail)
+        scene.tell(told)
+    scene.tell(NodeLost(node="a", reason=NodeLostReason.SILENT, ago_s=2.0, detail="no heartbeat"))
+    scene.recover(rank=None, cause="node-lost", confidence=0.5)
+    assert scene.kinds(1) == ["health", "lost", "stopped", "verdict"]
+    assert scene.told(1)[0].endswith(f"a: {quiet}")
+
+
 @pytest.mark.parametrize(
     ("found", "missing", "told"),
     [

@@ -1,5 +1,7 @@
 """From reports that do not change to an order to look, and from the answers to a judgement."""
 
+from collections.abc import Collection
+
 import pytest
 
 from holdfast.controller import Limits
@@ -8,16 +10,28 @@ from holdfast.detection.after_loop import AFTER_S, CLOSES_S
 from holdfast.detection.hang import FLOOR_S
 from holdfast.dimensions import Layout
 from holdfast.events import (
+    AnyEvent,
+    EvidenceTaken,
     HangJudged,
     HangSuspected,
+    HealthChanged,
     Judgement,
     Milestone,
     Progress,
     Progressed,
+    Severity,
     in_rows,
 )
-from holdfast.evidence import NodeEvidence, PeerReach, RankEvidence, Traffic
-from holdfast.messages import EvidenceReply, Report, Stacks, Stop, TakeStacks, WorkerReport
+from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach, RankEvidence, Traffic
+from holdfast.messages import (
+    EvidenceReply,
+    Report,
+    Stacks,
+    Stop,
+    TakeEvidence,
+    TakeStacks,
+    WorkerReport,
+)
 from holdfast.shell.evidence_collection import NODE_S as EVIDENCE_S
 from holdfast.shell.hang_detection import LOOKS
 from holdfast.shell.stack_collection import NODE_S
@@ -60,6 +74,11 @@ class Training(Scene):
             self.steps = {rank: step + 1 for rank, step in self.steps.items()}
             self.tell()
 
+    def decided_before(self, event: AnyEvent) -> list[AnyEvent]:
+        """What was decided upon and is durable before this was."""
+        told = [entry.event for entry in self.book.entries]
+        return told[: told.index(event)]
+
     def stall(self, seconds: float = FLOOR_S + 0.5) -> None:
         self.wait(seconds, *self.wires)
 
@@ -69,6 +88,7 @@ class Training(Scene):
         at: str,
         does: Activity = Activity.STILL,
         trouble: str = "",
+        of: Collection[str] = (),
         below: tuple[ThreadStack, ...] = (),
         sent_bytes: int | None = None,
     ) -> None:
@@ -79,12 +99,22 @@ class Training(Scene):
         group = StackGroup(
             ranks=in_rows([rank]), threads=(thread,), below=below, state="sleeping", activity=does
         )
-        reached = tuple(PeerReach(node=peer.node, trouble=trouble) for peer in asked.peers)
+        apart = [not of or {wire.node, peer.node} & {*of} for peer in asked.peers]
+        reached = tuple(
+            PeerReach(node=peer.node, trouble=trouble if bad else "")
+            for peer, bad in zip(asked.peers, apart, strict=True)
+        )
         answer = Stacks(
             number=asked.number, groups=(group,), reached=reached, traffic=carried(sent_bytes)
         )
         self.shell.answered(wire.node, answer)
         self.settle()
+
+
+def conditions(scene: Scene) -> list[tuple[str, str, Severity]]:
+    """What was told of the health of nodes."""
+    told = [one for one in scene.events(HealthChanged) if isinstance(one, HealthChanged)]
+    return [(one.node, one.condition, one.severity) for one in told]
 
 
 def carried(sent_bytes: int | None) -> tuple[Traffic, ...]:
@@ -183,6 +213,50 @@ def test_a_node_that_sends_nothing_while_others_send_is_evidence_and_blames_nobo
     assert isinstance(judged, HangJudged) and judged.judgement is Judgement.HANG
     assert judged.evidence[0].startswith("network traffic while stacks were taken: b sent 0.0 kB/s")
     assert not judged.ranks and scene.state.incidents[-1].rank is None
+    assert conditions(scene) == [("b", "network-silent", Severity.WARN)], "in several looks"
+    assert scene.events(HealthChanged)[0] in scene.decided_before(judged)
+    scene.wait(200.0, *scene.wires)
+    assert conditions(scene)[1:] == [("b", "network-silent", Severity.OK)]
+
+
+def unreachable(scene: Training, node: str, seconds: float) -> None:
+    """All wait, and none reaches this one, in looks and when evidence is taken."""
+    began, looked = scene.now, 0
+    while not scene.wires[0].told(Stop) and scene.now < began + seconds:
+        scene.wait(0.5, *scene.wires)
+        if len(scene.events(HangSuspected)) > looked:
+            looked = len(scene.events(HangSuspected))
+            for wire in scene.wires:
+                scene.answer(wire, WAITS, trouble="timed out after 2 s", of=(node,))
+    for wire in scene.wires:
+        for order in wire.told(TakeEvidence):
+            assert isinstance(order, TakeEvidence)
+            reached = [PeerReach(node=n.node, trouble=lost(wire, n, node)) for n in order.peers]
+            found = NodeEvidence(node=wire.node)
+            reply = EvidenceReply(number=order.number, found=found, reached=tuple(reached))
+            scene.shell.answered(wire.node, reply)
+    scene.settle()
+
+
+def lost(wire: Wire, peer: PeerAddress, node: str) -> str:
+    """Why this peer cannot be reached."""
+    return "timed out after 2 s" if node in (wire.node, peer.node) else ""
+
+
+def test_a_node_that_others_cannot_reach_is_an_alert_of_its_own_within_ten_seconds_and_once() -> (
+    None
+):
+    """In looks, before the hang is judged; what evidence says of it later is the same alert."""
+    scene = Training(nodes="abc")
+    scene.train(50)
+    began = scene.now
+    unreachable(scene, "c", 60.0)
+    assert scene.now - began <= 10.0 and scene.events(EvidenceTaken)
+    assert conditions(scene) == [("c", "unreachable", Severity.ALERT)]
+    told, judged = scene.events(HealthChanged)[0], scene.events(HangJudged)[-1]
+    assert told in scene.decided_before(judged)
+    assert isinstance(told, HealthChanged) and "a, b cannot reach c" in told.detail
+    assert not any(one.fault for one in scene.state.health["c"].values()), "seen in one attempt"
 
 
 @pytest.mark.parametrize("does", [Activity.STILL, Activity.BUSY])

@@ -302,7 +302,7 @@ MUTANTS: dict[str, Mutant] = {
         "return [EndJob(outcome=state.outcome, reason=state.why)]",
         "return []",
         ENDS,
-        first=1078,
+        first=1236,
     ),
     "a job that is asked to stop awaits no answer": Mutant(
         CONTROLLER,
