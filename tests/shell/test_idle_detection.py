@@ -66,19 +66,18 @@ class Plain(Scene):
         events = self.events(HangJudged)
         return [event.judgement for event in events if isinstance(event, HangJudged)]
 
-    @property
-    def stopped(self) -> bool:
+    def was_stopped(self) -> bool:
         return any(wire.told(Stop) for wire in self.wires)
 
 
 def test_a_deadlock_is_told_after_a_minute_and_stopped_after_the_limit() -> None:
     scene = Plain()
     scene.idle(LOOK_S + MARGIN_S)
-    assert scene.judgements == [Judgement.SLOW] and not scene.stopped
+    assert scene.judgements == [Judgement.SLOW] and not scene.was_stopped()
     assert scene.state.standstill.startswith("Idle for ")
     assert "rank 0 waits for itself in take (job.py:4)" in scene.state.standstill
     scene.idle(LIMIT_S - LOOK_S)
-    assert scene.judgements[-1] is Judgement.HANG and scene.stopped
+    assert scene.judgements[-1] is Judgement.HANG and scene.was_stopped()
     (incident,) = scene.state.incidents
     assert incident.cause == "hang" and "take (job.py:4)" in incident.summary
     assert incident.detected_at - incident.started_at == pytest.approx(LIMIT_S, abs=MARGIN_S)
@@ -90,7 +89,7 @@ def test_a_script_that_sleeps_or_serves_is_told_and_never_stopped(waits: Wait) -
     scene = Plain()
     scene.waits = waits
     scene.idle(4 * LIMIT_S)
-    assert set(scene.judgements) == {Judgement.SLOW} and not scene.stopped
+    assert set(scene.judgements) == {Judgement.SLOW} and not scene.was_stopped()
     assert not scene.state.incidents and scene.state.standstill
     assert len(scene.events(HangSuspected)) < 14, "a few lines of the journal"
 
@@ -110,9 +109,9 @@ def test_where_the_job_file_limits_a_step_a_script_that_sleeps_for_longer_is_sto
     scene = Plain(step_timeout_s=200.0)
     scene.waits = Wait.TIMER
     scene.idle(200.0 - MARGIN_S)
-    assert not scene.stopped
+    assert not scene.was_stopped()
     scene.idle(2 * MARGIN_S)
-    assert scene.judgements[-1] is Judgement.HANG and scene.stopped
+    assert scene.judgements[-1] is Judgement.HANG and scene.was_stopped()
 
 
 def test_a_job_that_wants_no_watch_is_not_watched() -> None:
