@@ -79,8 +79,8 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
         json_result({"valid": valid, "job": job, "findings": found, "notes": notes})
     elif valid:
         where = f"{request.engine}, {request.mode}: {count(len(bodies), 'object')}"
-        told = f"{named(file)} is valid on {where}: job {request.name}, {size(request.job)}"
-        result("\n".join([told, *notes]))
+        line = f"{named(file)} is valid on {where}: job {request.name}, {size(request.job)}"
+        result("\n".join([line, *notes]))
     if not valid:
         raise typer.Exit(ExitStatus.USAGE)
 

@@ -49,6 +49,9 @@ class Scene:
     def told(self) -> list[tuple[str, str]]:
         return [(one.kind, one.text) for one in self.watch.read()]
 
+    def goes_at(self) -> float | None:
+        return self.watch.leaves_at
+
     def kinds(self) -> list[str]:
         return [kind for kind, _ in self.told()]
 
@@ -64,10 +67,10 @@ def test_a_spot_instance_that_is_reclaimed_leaves_at_the_time_that_aws_says(
     service: MetadataStub,
 ) -> None:
     scene = Scene(service, "aws")
-    assert scene.told() == [(NONE, "no notice")] and scene.watch.leaves_at is None
+    assert scene.told() == [(NONE, "no notice")] and scene.goes_at() is None
     service.say(SPOT, spot_action(NOW + 120))
     [(kind, text)] = scene.told()
-    assert kind == LEAVES and scene.watch.leaves_at == NOW + 120
+    assert kind == LEAVES and scene.goes_at() == NOW + 120
     assert text == (
         "the spot instance is reclaimed at 2026-09-21 14:15:20 UTC "
         "(AWS, spot/instance-action: terminate)"
@@ -86,7 +89,7 @@ def test_a_token_that_is_not_valid_any_more_is_renewed(service: MetadataStub) ->
 def test_a_rebalance_recommendation_is_told_and_announces_no_end(service: MetadataStub) -> None:
     scene = Scene(service, "aws")
     service.say(REBALANCE, json.dumps({"noticeTime": "2026-09-21T14:10:00Z"}))
-    assert scene.kinds() == [TOLD] and scene.watch.leaves_at is None
+    assert scene.kinds() == [TOLD] and scene.goes_at() is None
 
 
 def test_maintenance_that_is_days_ahead_is_told_and_leads_to_a_hand_over_when_it_is_near(
@@ -99,7 +102,7 @@ def test_maintenance_that_is_days_ahead_is_told_and_leads_to_a_hand_over_when_it
     [(kind, text)] = scene.told()
     assert kind == TOLD and "to retire it at 2026-09-22 14:13:20 UTC" in text
     scene.now += 86_400 - provider.LEAD_S
-    assert scene.kinds() == [LEAVES] and scene.watch.leaves_at == NOW + 86_400
+    assert scene.kinds() == [LEAVES] and scene.goes_at() == NOW + 86_400
 
 
 # ── Google Cloud ──
@@ -111,9 +114,9 @@ def test_a_preempted_instance_leaves_half_a_minute_after_it_was_told(
     scene = Scene(service, "gcp")
     assert scene.kinds() == [NONE]
     service.say(PREEMPTED, "TRUE")
-    assert scene.kinds() == [LEAVES] and scene.watch.leaves_at == NOW + 30
+    assert scene.kinds() == [LEAVES] and scene.goes_at() == NOW + 30
     scene.now += 3
-    assert scene.kinds() == [LEAVES] and scene.watch.leaves_at == NOW + 30, "not ever later"
+    assert scene.kinds() == [LEAVES] and scene.goes_at() == NOW + 30, "not ever later"
 
 
 def test_host_maintenance_that_terminates_is_an_end_and_a_live_migration_is_none(
@@ -123,7 +126,7 @@ def test_host_maintenance_that_terminates_is_an_end_and_a_live_migration_is_none
     service.say(MAINTENANCE, "MIGRATE_ON_HOST_MAINTENANCE")
     assert scene.kinds() == [TOLD]
     service.say(MAINTENANCE, "TERMINATE_ON_HOST_MAINTENANCE\n")
-    assert scene.kinds() == [LEAVES] and scene.watch.leaves_at is None, "nobody says when"
+    assert scene.kinds() == [LEAVES] and scene.goes_at() is None, "nobody says when"
 
 
 def test_what_answers_in_googles_place_is_not_believed(service: MetadataStub) -> None:
@@ -146,7 +149,7 @@ def test_each_event_that_ends_an_azure_machine_leads_to_a_hand_over(
     service.say(AZURE, events(azure_event(kind, NOW + 40, "gpu-pool_3", "gpu-pool_4")))
     [(told, text)] = scene.told()
     assert told == LEAVES and f"(Azure, scheduledevents: {kind}, Scheduled)" in text
-    assert scene.watch.leaves_at == NOW + 40
+    assert scene.goes_at() == NOW + 40
     started = azure_event(kind, None, "gpu-pool_3", status="Started")
     service.say(AZURE, events(started))
     assert scene.kinds() == [LEAVES], "it has begun"
@@ -159,7 +162,7 @@ def test_a_pause_is_told_and_events_of_other_machines_of_the_set_are_not_ours(
     freeze = azure_event("Freeze", NOW + 900, "gpu-pool_3")
     service.say(AZURE, events(azure_event("Preempt", NOW + 30, "gpu-pool_30"), freeze))
     [(kind, text)] = scene.told()
-    assert kind == TOLD and "paused for some seconds" in text and scene.watch.leaves_at is None
+    assert kind == TOLD and "paused for some seconds" in text and scene.goes_at() is None
     assert service.asked.count(AZURE_NAME) == 1, "the name does not change"
 
 
@@ -179,7 +182,7 @@ def test_silence_takes_no_notice_back_and_an_answer_does(service: MetadataStub) 
         assert conditions.hear(scene.watch.read(), scene.now) == []
         service.refuse("/latest", None)
     service.say(SPOT, None)
-    assert scene.kinds() == [NONE] and scene.watch.leaves_at is None
+    assert scene.kinds() == [NONE] and scene.goes_at() is None
     scene.now += CALM_S
     [over] = conditions.hear(scene.watch.read(), scene.now)
     assert (over.condition, over.severity) == (LEAVES, Severity.OK)
@@ -210,7 +213,7 @@ def test_garbage_is_no_notice_and_is_noted_once(
     assert before == [(NONE, "no notice")]
     for text in texts:
         service.say(path, text)
-        assert scene.watch.leaves_at is None
+        assert scene.goes_at() is None
         if len(CLOUDS[cloud].questions) > 1:
             assert scene.told() == before
             assert sum(path in line for line in scene.said) == 1
@@ -297,14 +300,14 @@ def test_an_end_that_was_over_when_the_agent_began_is_none_to_leave_for(
     scene = Scene(service, "aws")
     service.say(SPOT, spot_action(NOW - 10))
     assert scene.kinds() == [LEAVES], "it may go at any moment, so nobody takes a rank for it first"
-    assert scene.watch.leaves_at is None
+    assert scene.goes_at() is None
 
 
 def test_the_first_of_several_ends_counts(service: MetadataStub) -> None:
     scene = Scene(service, "aws")
     service.say(SPOT, spot_action(NOW + 120))
     service.say(SCHEDULED, json.dumps([aws_event(NOW + 60), aws_event(NOW + 600)]))
-    assert scene.kinds() == [LEAVES] * 3 and scene.watch.leaves_at == NOW + 60
+    assert scene.kinds() == [LEAVES] * 3 and scene.goes_at() == NOW + 60
 
 
 # ── which cloud ──
