@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from holdfast.status import Incident
-from tests.drivers.kubernetes.cluster.fake import Body
+from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.contract.site import Site, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
