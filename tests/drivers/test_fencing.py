@@ -146,7 +146,7 @@ def test_a_job_of_the_same_name_below_another_home_is_never_touched(
     assert living(folder) == [] and [n.name for n in living(theirs)] == ["node-0"]
     assert fence_nodes(folder, [id_of(0)]).killed == 0
     os.close(create(JOB, folder, replace=True, now=2.0))
-    assert stop_abandoned(folder, "a test") == 0
+    assert stop_abandoned(folder, "a test").killed == 0
     assert process.poll() is None
 
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_killed_is_named_and_nothing_is_removed(
     unkillable(process.pid)
     acts: list[Callable[[], int]] = [
         lambda: create(JOB, folder, replace=True, now=2.0),
-        lambda: stop_abandoned(folder, "a test"),
+        lambda: stop_abandoned(folder, "a test").killed,
     ]
     for act in acts:
         with pytest.raises(Error) as raised:
