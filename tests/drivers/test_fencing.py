@@ -182,7 +182,7 @@ def test_what_cannot_be_killed_is_named_and_nothing_is_removed(
     unkillable(process.pid)
     acts: list[Callable[[], object]] = [
         lambda: create(JOB, folder, replace=True, now=2.0),
-        lambda: stop_abandoned(folder, "a test"),
+        lambda: stop_abandoned(folder, "a test").killed,
     ]
     for act in acts:
         with pytest.raises(Error) as raised:
