@@ -14,6 +14,7 @@ from holdfast.agent.native_stacks import native_stacks_of
 from holdfast.agent.stack_dump import LookedAt
 from holdfast.agent.workers import Worker
 from holdfast.messages import Assignment, Stacks, TakeStacks
+from holdfast.page import Page
 from holdfast.stacks import StackGroup
 from tests.agent.test_stack_dump import HAS_CHILDREN, IN_C, PRINTED, Start, start
 from tests.patience import until
@@ -97,8 +98,11 @@ def test_of_the_one_rank_that_is_asked_for_no_other_worker_is_paused(
 def _worker(rank: int, pid: int) -> Worker:
     """One whose stacks are read from outside."""
     nothing: Any = None
+    fd = Page.create()
+    page = Page(fd)
+    os.close(fd)
     given = Assignment(attempt=1, rank=rank, local_rank=rank, world_size=2, redo_until=0, env={})
-    return Worker(rank, rank, page=nothing, output=nothing, pid=pid, assignment=given)
+    return Worker(rank, rank, page=page, output=nothing, pid=pid, assignment=given)
 
 
 def test_one_that_a_signal_has_stopped_is_not_waited_for(start: Start) -> None:

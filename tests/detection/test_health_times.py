@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.cloud_notices.provider import LOOK_S
 from holdfast.agent.health.folders import Folder
 from holdfast.agent.health.gpus import Gpus
 from holdfast.agent.health.network import Interfaces, RdmaPorts
@@ -38,6 +39,7 @@ PACES: dict[str, float] = {
     "zombies": JobProcesses.every_s,
     "link": Interfaces.every_s,
     "rdma": RdmaPorts.every_s,
+    "cloud": LOOK_S,
 }
 SHARES = ("cpu-stolen", "cpu-throttled")  # of the time since the look before
 WAITS = ("process-stuck",)  # since the first look that saw it

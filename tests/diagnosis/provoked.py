@@ -10,10 +10,12 @@ import os
 import pickle
 import socket
 import struct
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import safetensors.torch
@@ -26,6 +28,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 Provoke = Callable[[Path], object]
 PROVOKED: dict[str, Provoke] = {}
+APART: set[str] = set()
 STATE = {"weight": torch.zeros(1000)}
 PIECE = 1000  # bytes that are left of a file
 
@@ -34,6 +37,30 @@ def way(provoke: Provoke) -> Provoke:
     """Known by its name."""
     PROVOKED[provoke.__name__] = provoke
     return provoke
+
+
+def apart(provoke: Provoke) -> Provoke:
+    """Likewise, by a process of its own."""
+    APART.add(provoke.__name__)
+    return way(provoke)
+
+
+def provoke(name: str, folder: Path) -> str:
+    """What Python prints last of the exception that it raises."""
+    try:
+        PROVOKED[name](folder)
+    except Exception as error:
+        return "".join(traceback.format_exception_only(error))
+    return ""
+
+
+def tell(name: str, folder: str) -> NoReturn:
+    """The same on standard output, and the end of this process: a process group that an exception
+    has kept alive is destroyed with the lock of the interpreter, and then may wait for one of its
+    own threads, which waits for that lock."""
+    sys.stdout.write(provoke(name, Path(folder)))
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def backward(loss: Any) -> object:
@@ -98,13 +125,13 @@ def sampler_without_a_rank(_: Path) -> object:
     return DistributedSampler(samples, num_replicas=4, rank=-1)
 
 
-@way
+@apart
 def rank_too_high(_: Path) -> object:
     with group_of_one():
         return dist.new_group([3])
 
 
-@way
+@apart
 def no_such_interface(_: Path) -> object:
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0x"
     try:
@@ -114,7 +141,7 @@ def no_such_interface(_: Path) -> object:
         del os.environ["GLOO_SOCKET_IFNAME"]
 
 
-@way
+@apart
 def unused_parameters(_: Path) -> object:
     with group_of_one():
         model = DistributedDataParallel(Unused())
@@ -123,7 +150,7 @@ def unused_parameters(_: Path) -> object:
         return None
 
 
-@way
+@apart
 def ready_twice(_: Path) -> object:
     with group_of_one():
         model = DistributedDataParallel(Twice(), find_unused_parameters=True)

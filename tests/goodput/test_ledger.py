@@ -581,7 +581,7 @@ def test_a_standstill_that_something_else_ends_is_waiting_unless_it_was_work(
     )
     books = ledger(START, entries, START + 30)
     check(books)
-    works = judgement in (Judgement.SLOW, Judgement.PAUSED)
+    works = judgement in (Judgement.SLOW, Judgement.PAUSED, Judgement.OVER)
     assert books.bill(1) == {"detect": 2.0 if works else 20.0}
 
 

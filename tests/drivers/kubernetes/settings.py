@@ -101,6 +101,7 @@ SETTINGS: dict[str, Setting] = {
     "recovery.stragglers": Setting("off"),
     "recovery.hang_timeout_s": Setting(60),
     "recovery.step_timeout_s": Setting(5),
+    "recovery.cloud_notices": Setting("off"),
     "recovery.on_nan": Setting("stop"),
     "recovery.skip_batches": Setting(8),
     "recovery.plateau_steps": Setting(1000),

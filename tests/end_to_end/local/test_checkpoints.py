@@ -126,7 +126,10 @@ def follow_the_guide(job: RunningJob, node: str) -> None:
 
 def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(home: Path) -> None:
     place = FolderStore(str(home.parent / "checkpoints" / "job"))
-    spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 3600}}}
+    spec: dict[str, Any] = {
+        "checkpoints": {"shared": {"path": "checkpoints", "every_s": 3600}},
+        "recovery": {"stop_grace_s": PATIENCE_S},  # for the save at its end
+    }
     job = large(
         home, nodes=2, spares=1, args=[*ENDLESS, "--mib", "2", "--pause", "0.15"], **spec
     ).start()
