@@ -14,9 +14,7 @@ as long, evaluations, compilations, saves, garbage, reads from storage; nothing 
 What a look would show follows from what the steps say: who waits for whom, and for what. Where
 several things can be seen, it is the one that is given the least time: who evaluates stands at one
 place and computes, who saves or reads stands still in the kernel, who is late and nobody knows why
-computes, or gets no processor. Who stands still in the kernel for more than 30 s, and has not named
-that by `run.section`, is judged to hang by intent (docs/decisions/0030); such stand beside the
-alarms, as `stills`. Three looks within 0.8 s that show different things show a worker
+computes, or gets no processor. Three looks within 0.8 s that show different things show a worker
 that moves.
 """
 
@@ -32,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.detection.hang import HangWatch
-from holdfast.diagnosis.hang import EXTERNAL_S, judge
+from holdfast.diagnosis.hang import judge
 from holdfast.events import HangJudged, HangSuspected, Judgement, Milestone, Progress
 from holdfast.messages import Report, WorkerReport
 from holdfast.shell.hang_detection import APART_S, LOOKS
@@ -96,7 +94,6 @@ class Noise(NamedTuple):
     longest_s: float = 0.0
     suspicions: int = 0
     alarms: tuple[str, ...] = ()
-    stills: int = 0  # reads and saves longer than those are given
 
 
 class _Under(NamedTuple):
@@ -124,7 +121,7 @@ class Watched:
         self._watch.begin(1, ranks, 0.0)
         self._ended = [0.0] * ranks  # the newest step
         self._took = [0.0] * ranks
-        self._steps = self._suspicions = self._stills = 0
+        self._steps = self._suspicions = 0
         self._longest_s, self._alarms = 0.0, []  # type: float, list[str]
         self._look: HangSuspected | None = None  # under way
         self._looked: list[list[Shown]] = []
@@ -137,11 +134,9 @@ class Watched:
                 break
             self._through([self._begun(rank, one) for rank, one in enumerate(step)])
         found = min(self._ended) / 3600, self._steps, self._longest_s
-        return Noise(*found, self._suspicions, tuple(self._alarms), self._stills)
+        return Noise(*found, self._suspicions, tuple(self._alarms))
 
     def _begun(self, rank: int, step: RankStep) -> _Under:
-        still_s = [step.waited_s, *(one.took_s for one in step.did if DOES[one.what].sleeps_in)]
-        self._stills += sum(one > EXTERNAL_S for one in still_s)
         begins = self._ended[rank] + step.waited_s
         return _Under(begins, begins + step.took_s, step.did)
 
@@ -206,7 +201,6 @@ def lived(hours: float, steps_of: Callable[[int], Iterator[Step]], ranks: int = 
             max(total.longest_s, one.longest_s),
             total.suspicions + one.suspicions,
             total.alarms + one.alarms,
-            total.stills + one.stills,
         )
     return total
 
@@ -377,7 +371,6 @@ def _row(found: Noise) -> Row:
         "longest_step_s": round(found.longest_s, 1),
         "suspicions": found.suspicions,
         "false_alarms": len(found.alarms),
-        "stills": found.stills,
     }
 
 

@@ -3,8 +3,8 @@
 Whoever stands at another place than those that wait in a collective is the one they wait for; where
 stacks do not tell, it is the minority by step and phase, or the smallest group of stacks. What the
 suspects did between the looks decides: who stood still and used no processor hangs, at once or,
-where it waits for data or storage, after half a minute; who computed without moving is given a
-minute, and so is who stood still while its GPU computed, unless it waits in a collective, which
+where it waits for data or another program, after half a minute; who computed without moving is
+given a minute, and so is who waits for a file system, or stood still while its GPU computed, unless it waits in a collective, which
 keeps a GPU busy, too; who moved evaluates, or saves, and is given as long as the job file says, and
 so is who stands in a compiler: that may run for minutes, and ranks wait for each other's without
 moving. If all wait at one place the network may be back in a moment; where nodes cannot even
@@ -34,7 +34,7 @@ SPIN_S = 60.0  # for a worker that computes and does not move
 SPIN_STEPS = 20.0  # median steps
 TOGETHER_S = 15.0  # where all wait at one place: a link comes back, or never
 PARTED_S = 4.0  # where nodes also cannot connect to each other
-EXTERNAL_S = 30.0  # for data, storage or another program
+EXTERNAL_S = 30.0  # for data or another program
 BLIND_S = 30.0  # where stacks cannot be read, and nobody uses a processor
 LINES_MAX = 16  # of evidence
 FRAMES_SHOWN = 4
@@ -44,8 +44,13 @@ STOPPED = ("stopped",)
 TRACED = ("tracing-stop",)
 IN_KERNEL = ("disk-sleep",)
 # Functions of the kernel in which a thread waits for another one, or for time to pass; in others it
-# waits for a file (of FUSE or Lustre, in the state of a sleeper), a socket, a pipe or a process.
+# waits for a file, a socket, a pipe or a process.
 AMONG_THREADS = ("futex", "hrtimer_nanosleep", "do_nanosleep", "do_signal_stop", "ptrace_stop")
+# And those in which it waits for a file system: of FUSE, NFS, SMB, 9P, Ceph, Lustre and GPFS.
+FILE_SYSTEMS = (
+    "request_wait_answer", "fuse_", "rpc_wait", "nfs", "cifs_", "smb", "wait_for_response", "p9_",
+    "ceph_", "ptlrpc_", "cl_", "osc_", "ll_", "cxi", "folio_wait", "io_schedule",
+)  # fmt: skip
 QUIET = (Activity.STILL, Activity.BACKGROUND)
 ENDED = "the process has ended"
 AFTER_LOOP = "After the training loop"
@@ -330,9 +335,10 @@ def _patience_s(most: Activity, suspicion: HangSuspected, still_s: float) -> flo
 
 
 def _activity(look: SeenRank) -> Activity:
-    """Who waits in the kernel for a disk does something."""
+    """Who waits in the kernel for a disk or a file system does something."""
     group = look.group
-    return Activity.BUSY if group.activity in QUIET and group.state in IN_KERNEL else group.activity
+    works = group.state in IN_KERNEL or group.sleeps_in.startswith(FILE_SYSTEMS)
+    return Activity.BUSY if group.activity in QUIET and works else group.activity
 
 
 def _are_on_gpus(waited_for: Sequence[SeenRank], finding: CollectiveFinding | None) -> bool:

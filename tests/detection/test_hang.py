@@ -179,12 +179,12 @@ NOISE: dict[str, Callable[[int], Iterator[noise.Step]]] = {
 @pytest.mark.parametrize("kind", thinned(NOISE, 3))
 def test_a_day_of_noisy_steps_raises_no_alarm(kind: str) -> None:
     """Workers are looked at now and then, which is cheap; nobody is judged to hang. Nothing of the
-    noise is cut off to fit what is given, and what is too long by intent is counted."""
+    noise is cut off to fit what is given."""
     hours = 24.0 if MORE else 1.0
     found = noise.lived(hours, NOISE[kind])
     assert found.hours >= hours and found.longest_s > 30.0
     assert 0 < found.suspicions < 60 * hours, "some pauses are longer than any before"
-    assert len(found.alarms) <= found.stills <= hours / 24
+    assert found.alarms == ()
 
 
 @pytest.mark.parametrize("kind", ["recorded", "steps of 0.3 s"])

@@ -194,9 +194,19 @@ def test_data_and_storage_are_waited_for() -> None:
         assert judged(*groups, ago_s=EXTERNAL_S + 1).judgement is Judgement.HANG
 
 
-@pytest.mark.parametrize("sleeps_in", ["request_wait_answer", "pipe_read", "sk_wait_data"])
-def test_a_file_or_socket_that_only_the_kernel_shows_is_waited_for(sleeps_in: str) -> None:
-    """As of a file system in user space, or of a library that is not Python's."""
+@pytest.mark.parametrize("sleeps_in", ["request_wait_answer", "rpc_wait_bit_killable"])
+def test_a_wait_for_a_file_system_is_work_whatever_state_the_kernel_shows(sleeps_in: str) -> None:
+    """A server that fails over takes half a minute and more."""
+    groups = stands(1, at=SLEEP, sleeps_in=sleeps_in), stands(0, 2)
+    assert judged(*groups, ago_s=SPIN_S - 1).judgement is Judgement.SLOW
+    found = judged(*groups, ago_s=SPIN_S + 1)
+    assert found.judgement is Judgement.HANG and ranks(found) == [1]
+    assert f"(sleeping in {sleeps_in}, still)" in found.evidence[0]
+
+
+@pytest.mark.parametrize("sleeps_in", ["pipe_read", "sk_wait_data"])
+def test_a_pipe_or_socket_that_only_the_kernel_shows_is_waited_for(sleeps_in: str) -> None:
+    """As of a library that is not Python's."""
     groups = stands(1, at=SLEEP, sleeps_in=sleeps_in), stands(0, 2)
     assert judged(*groups, ago_s=20.0).judgement is Judgement.SLOW
     found = judged(*groups, ago_s=EXTERNAL_S + 1)
