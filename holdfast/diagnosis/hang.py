@@ -1,18 +1,19 @@
 """What workers without progress do, by several looks at each of them: hung, slow, or paused.
 
-Whoever stands at another place than those that wait in a collective is the one they wait for; where
-stacks do not tell, it is the minority by step and phase, or the smallest group of stacks. What the
-suspects did between the looks decides: who stood still and used no processor hangs, at once or,
-where it waits for data or another program, after half a minute; who computed without moving is
-given a minute, and so is who waits for a file system, or stood still while its GPU computed, unless it waits in a collective, which
-keeps a GPU busy, too; who moved evaluates, or saves, and is given as long as the job file says, and
-so is who stands in a compiler: that may run for minutes, and ranks wait for each other's without
-moving. If all wait at one place the network may be back in a moment; where nodes cannot even
-connect to each other meanwhile (`apart`), it is given less. Where the job file says how long a step
-may take (`overdue`), whoever is in one is given no more, unless it stands in a compiler. Of a
-script that does not report steps nobody knows whether it still trains, so without that it may work
-for as long as it likes. If one of those that wait moves, nobody waits for anybody. Workers that
-were all stopped, or that somebody debugs, do not hang.
+Whoever stands at another place than those that wait in a collective is the one they wait for;
+where stacks do not tell, it is the minority by step and phase, or the smallest group of stacks.
+What the suspects did between the looks decides: who stood still and used no processor hangs, at
+once or, where it waits for data or another program, after half a minute; who computed without
+moving is given a minute, and so is who waits for a file system, or stood still while its GPU
+computed, unless it waits in a collective, which keeps a GPU busy, too; who moved evaluates, or
+saves, and is given as long as the job file says, and so is who stands in a compiler: that may run
+for minutes, and ranks wait for each other's without moving. If all wait at one place the network
+may be back in a moment; where nodes cannot even connect to each other meanwhile (`apart`), it is
+given less. Where the job file says how long a step may take (`overdue`), whoever is in one is
+given no more, unless it stands in a compiler. Of a script that does not report steps nobody knows
+whether it still trains, so without that it may work for as long as it likes. If one of those that
+wait moves, nobody waits for anybody. Workers that were all stopped, or that somebody debugs, do
+not hang.
 """
 
 import math
