@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -169,7 +170,8 @@ def test_steps_within_their_budget_raise_no_suspicion_once_they_are_known(
     assert job.suspicions == []
 
 
-RECORDING = noise.RECORDED / "noise-2026-11-28.csv.gz"
+RECORDINGS = sorted(noise.RECORDED.glob("noise-*.csv.gz"))
+RECORDING = noise.RECORDED / "noise-2026-11-28.csv.gz"  # the one with the longest pauses
 NOISE: dict[str, Callable[[int], Iterator[noise.Step]]] = {
     "recorded": partial(noise.resampled, noise.read(RECORDING)[1]),
     **{f"steps of {s:g} s": partial(noise.simulated, s) for s in (0.3, 0.05, 5.0)},
@@ -196,8 +198,9 @@ def test_which_is_because_slow_workers_are_given_time(
     assert noise.lived(2.0, NOISE[kind]).alarms
 
 
-def test_of_a_recording_as_much_is_suspected_as_of_the_job_that_it_is_of() -> None:
-    about, steps = noise.read(RECORDING)
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
+def test_of_a_recording_as_much_is_suspected_as_of_the_job_that_it_is_of(recording: Path) -> None:
+    about, steps = noise.read(recording)
     found = noise.Watched(2).lives(steps, math.inf)
     told = about["suspicions"]
     assert isinstance(told, int) and told > 5 and about["false_alarms"] == 0
