@@ -233,7 +233,10 @@ MEMORY = re.compile(
     r"out of memory|can't allocate memory|Cannot allocate memory|HIP out of memory", re.IGNORECASE
 )
 LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
-DEVICE = re.compile(r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda")
+DEVICE = re.compile(
+    r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda"
+    r"|uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE"
+)
 LOST = re.compile(
     r"GPU is lost|fallen off the bus|uncorrectable ECC error|(?:CUDA|HIP)_ERROR_ECC_UNCORRECTABLE"
     r"|cudaErrorECCUncorrectable|Unable to determine the device handle"

@@ -5,32 +5,41 @@ version of a library that words a message differently is noticed.
 """
 
 import contextlib
+import gzip
 import io
 import os
 import pickle
 import socket
 import struct
 import sys
+import tarfile
 import threading
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import h5py
 import numpy as np
+import pyarrow.parquet
 import safetensors.torch
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from PIL import Image
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 Provoke = Callable[[Path], object]
 PROVOKED: dict[str, Provoke] = {}
 APART: set[str] = set()
 STATE = {"weight": torch.zeros(1000)}
 PIECE = 1000  # bytes that are left of a file
+PAGE = b"<html><head><title>503 Service Unavailable</title></head></html>"
 
 
 def way(provoke: Provoke) -> Provoke:
@@ -49,7 +58,7 @@ def provoke(name: str, folder: Path) -> str:
     """What Python prints last of the exception that it raises."""
     try:
         PROVOKED[name](folder)
-    except Exception as error:
+    except (Exception, CheckpointException) as error:  # which is no Exception
         return "".join(traceback.format_exception_only(error))
     return ""
 
@@ -123,6 +132,11 @@ def no_rank_in_environment(_: Path) -> object:
 def sampler_without_a_rank(_: Path) -> object:
     samples: Any = [1]
     return DistributedSampler(samples, num_replicas=4, rank=-1)
+
+
+@way
+def no_process_group(_: Path) -> object:
+    return dist.all_reduce(torch.ones(1))
 
 
 @apart
@@ -212,6 +226,65 @@ def samples_of_two_sizes(_: Path) -> object:
 
 
 @way
+def joined_do_not_fit(_: Path) -> object:
+    return torch.cat([torch.ones(2, 3), torch.ones(3, 4)])
+
+
+@way
+def expansion_does_not_fit(_: Path) -> object:
+    return torch.ones(3).expand(2, 4)
+
+
+@way
+def labels_do_not_fit(_: Path) -> object:
+    return torch.nn.functional.cross_entropy(torch.ones(2, 3), torch.ones(3).long())
+
+
+@way
+def targets_do_not_fit(_: Path) -> object:
+    return torch.nn.functional.binary_cross_entropy_with_logits(torch.ones(2), torch.ones(3))
+
+
+@way
+def rows_of_two_lengths(_: Path) -> object:
+    return torch.tensor([[1, 2], [3]])
+
+
+@way
+def no_samples(_: Path) -> object:
+    return RandomSampler([])
+
+
+@way
+def one_sample(_: Path) -> object:
+    return torch.nn.BatchNorm1d(4)(torch.ones(1, 4))
+
+
+@way
+def not_for_floats(_: Path) -> object:
+    return torch.ones(3).bincount()
+
+
+@way
+def scaled_half(_: Path) -> object:
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.half))
+    weight.grad = torch.ones_like(weight)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    return scaler.unscale_(torch.optim.SGD([weight]))
+
+
+@way
+def recomputed_in_another_shape(_: Path) -> object:
+    return recomputed(lambda x: x * x, lambda x: (x[:2] * x[:2]).repeat(2))
+
+
+@way
+def recomputed_with_less(_: Path) -> object:
+    return recomputed(lambda x: (x * x).exp(), lambda x: x * x)
+
+
+@way
 def meta_and_cpu(_: Path) -> object:
     return torch.ones(2) + torch.ones(2, device="meta")
 
@@ -235,6 +308,18 @@ def key_of_another_type(_: Path) -> object:
 @way
 def state_of_another_model(_: Path) -> object:
     return torch.nn.Linear(4, 4).load_state_dict(torch.nn.Linear(5, 4).state_dict())
+
+
+@way
+def checkpoint_of_other_sizes(folder: Path) -> object:
+    dcp.save({"w": torch.ones(4)}, checkpoint_id=folder)
+    return dcp.load({"w": torch.ones(5)}, checkpoint_id=folder)
+
+
+@way
+def checkpoint_without_a_key(folder: Path) -> object:
+    dcp.save({"w": torch.ones(4)}, checkpoint_id=folder)
+    return dcp.load({"v": torch.ones(4)}, checkpoint_id=folder)
 
 
 @way
@@ -278,9 +363,63 @@ def pickle_empty(_: Path) -> object:
 
 
 @way
+def page_instead_of_a_pickle(_: Path) -> object:
+    return pickle.loads(PAGE)
+
+
+@way
 def array_cut(folder: Path) -> object:
     np.save(folder / "cut.npy", np.ones(1000))
     return np.load(cut(folder / "cut.npy"))
+
+
+@way
+def parquet_cut(folder: Path) -> object:
+    pyarrow.parquet.write_table(pyarrow.table({"x": range(1000)}), folder / "0.parquet")
+    return pyarrow.parquet.read_table(cut(folder / "0.parquet"))
+
+
+@way
+def parquet_empty(folder: Path) -> object:
+    (folder / "0.parquet").write_bytes(b"")
+    return pyarrow.parquet.read_table(folder / "0.parquet")
+
+
+@way
+def page_instead_of_an_image(_: Path) -> object:
+    return Image.open(io.BytesIO(PAGE))
+
+
+@way
+def image_cut(folder: Path) -> object:
+    Image.new("RGB", (640, 640)).save(folder / "0.jpg")
+    return Image.open(cut(folder / "0.jpg")).load()
+
+
+@way
+def page_instead_of_a_zip(_: Path) -> object:
+    return zipfile.ZipFile(io.BytesIO(PAGE))
+
+
+@way
+def tar_cut(folder: Path) -> object:
+    (folder / "0.txt").write_bytes(bytes(PIECE))
+    with tarfile.open(folder / "0.tar", "w") as tar:
+        tar.add(folder / "0.txt", "0.txt")
+    with tarfile.open(cut(folder / "0.tar")) as tar:
+        return tar.extractfile(tar.getmembers()[0]).read()  # type: ignore[union-attr]
+
+
+@way
+def gzip_cut(_: Path) -> object:
+    return gzip.decompress(gzip.compress(bytes(PIECE))[:20])
+
+
+@way
+def hdf5_cut(folder: Path) -> object:
+    with h5py.File(folder / "0.h5", "w") as file:
+        file["x"] = range(PIECE)
+    return h5py.File(cut(folder / "0.h5"))
 
 
 class OfOurs:
@@ -363,6 +502,18 @@ def name_missing(_: Path) -> object:
     return None
 
 
+@way
+def attribute_gone(_: Path) -> object:
+    numpy: Any = np
+    return numpy.float
+
+
+@way
+def keyword_unknown(_: Path) -> object:
+    layer: Any = torch.nn.Linear
+    return layer(1, 2, evaluation_strategy="steps")
+
+
 # ── the machine ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -408,6 +559,13 @@ def connection_refused(_: Path) -> object:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and nobody listens
         return socket.create_connection(unused.getsockname())
+
+
+def recomputed(first: Callable[[Any], Any], again: Callable[[Any], Any]) -> object:
+    """A checkpointed forward pass that is another one when it is recomputed."""
+    passes = iter([first, again])
+    x = torch.ones(4, requires_grad=True)
+    return backward(checkpoint(lambda x: next(passes)(x), x, use_reentrant=False).sum())
 
 
 def cut(path: Path) -> Path:

@@ -53,7 +53,7 @@ INSTALLED = [
 
 def test_every_known_problem_has_an_excerpt_and_there_are_enough_of_them() -> None:
     assert EXCERPTS.keys() == SIGNATURES.keys()
-    assert len(SIGNATURES) >= 140
+    assert len(SIGNATURES) >= 195
     assert len(SIGNATURES) == sum(len(group) for group in GROUPS.values()), "a slug occurs once"
 
 
@@ -184,6 +184,54 @@ def test_a_transfer_that_timed_out_comes_before_those_that_were_dropped_after_it
     assert names(log) == ["nccl-ib-retry-exceeded", "nccl-ib-flushed"]
 
 
+def test_what_ended_a_launcher_comes_before_that_it_ended_the_rest() -> None:
+    """deepspeedai/DeepSpeed#3232."""
+    log = [
+        "[2023-04-14 13:11:27,879] [INFO] [launch.py:428:sigkill_handler] Killing subprocess 13266",
+        "'/content/DeepSpeedExamples/applications/DeepSpeed-Chat/output'] exits with return code = "
+        "-9",
+    ]
+    assert names(log) == ["killed-by-signal", "child-failed"]
+
+
+def test_memory_comes_before_that_slurm_ended_the_tasks_for_it() -> None:
+    """ZwwWayne/K-Net#30."""
+    log = [
+        "srun: launch/slurm: _step_signal: Terminating StepId=9411285.0",
+        "slurmstepd-gpu20-15: error: *** STEP 9411285.0 ON gpu20-15 CANCELLED AT "
+        "2022-05-17T17:58:10 ***",
+        "slurmstepd-gpu20-15: error: Detected 1 oom-kill event(s) in StepId=9411285.batch. Some of "
+        "your processes may have been killed by the cgroup out-of-memory handler.",
+    ]
+    assert names(log) == ["host-memory", "slurm-cancelled"]
+
+
+def test_a_distributed_checkpoint_that_failed_is_explained_by_what_failed_in_it(
+    tmp_path: Path,
+) -> None:
+    said = provoke("checkpoint_without_a_key", tmp_path).splitlines()
+    found = ["distributed-checkpoint-mismatch", "distributed-checkpoint-failed"]
+    assert names(said) == found
+
+
+def test_a_machine_is_blamed_only_for_what_the_text_proves() -> None:
+    """For everything else the program, its versions or its settings are a likelier reason."""
+    blamed = {one.slug for one in SIGNATURES.values() if one.blame is Blame.MACHINE}
+    gpu = {"gpu-ecc-error", "gpu-fell-off-the-bus", "gpu-xid", "gpu-not-initialised"}
+    links = {"nvlink-error", "fabric-manager"}
+    assert blamed == gpu | links | {"driver-mismatch", "container-no-driver"}
+
+
+@pytest.mark.parametrize(
+    ("number", "blame"),
+    [(13, "code"), (31, "code"), (43, "code"), (45, "consequence")]
+    + [(number, "machine") for number in (48, 64, 74, 79, 94, 95, 119, 131, 143, 145, 313)],
+)
+def test_an_xid_that_a_program_causes_is_not_the_machines(number: int, blame: str) -> None:
+    line = f"[2.1] NVRM: Xid (PCI:0000:cb:00): {number}, pid=1797828, name=pt_main_thread, Ch 8"
+    assert [one.signature.blame.value for one in spotted([line])] == [blame]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -198,6 +246,22 @@ def test_a_transfer_that_timed_out_comes_before_those_that_were_dropped_after_it
         "INFO:root:saving checkpoint to /ckpt/step-100",
         "[rank0]: joined a process group of 8 ranks over nccl",
         "connecting to tracker at 10.0.0.1:9091",
+        "Flash Attention 2.0 only supports torch.float16 and torch.bfloat16 dtypes, but the "
+        "current dype in Qwen2ForCausalLM is torch.float32.",
+        "Runtime error during autotuning: No valid triton configs. OutOfResources: out of "
+        "resource: shared memory, Required: 131072, Hardware limit: 101376. Ignoring this choice.",
+        "[launch.py:347:main] Process 4711 exits successfully.",
+        "'--deepspeed', 'ds.json'] exits with return code = 0",
+        "oom_kill 0",
+        "Failed to load image Python extension: 'libc10_cuda.so: cannot open shared object file: "
+        "No such file or directory'",
+        "NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.",
+        "number of parameters is divisible by tensor parallel ranks: yes",
+        "Warning: Permanently added 'worker-0' (ED25519) to the list of known hosts.",
+        "Loaded distributed checkpoint of step 100 on ranks 0-7",
+        "srun: job 608 has been allocated resources",
+        "nvidia-container-cli: 1.14.3",
+        "GPU 0: NVLink 4: <inactive>, uncorrectable errors 0",
         "",
     ],
 )

@@ -56,6 +56,7 @@ def raised(kind: str, message: str = "", file: str = "/home/me/train.py") -> Wor
     return WorkerError(type=kind, message=message, file=file, line=7, traceback="")
 
 
+NVLINK = "uncorrectable NVLink error detected during the execution"
 BARRIER = "monitored_barrier_peer_stopped"  # names who stood still
 SYMPTOMS = sorted(
     p.stem
@@ -164,6 +165,14 @@ CASES = [
         ("device-lost", exited(error=raised("torch.AcceleratorError", f"CUDA error: {words}")))
         for words in ("uncorrectable ECC error encountered", "GPU is lost")
     ],
+    *[
+        ("device-error", exited(error=raised(kind, f"{prefix}: {NVLINK}")))
+        for kind, prefix in (
+            ("torch.AcceleratorError", "CUDA error"),
+            ("jax.errors.JaxRuntimeError", "INTERNAL: CUDA_ERROR_NVLINK_UNCORRECTABLE"),
+        )
+    ],
+    ("worker-exception", exited(error=raised("RuntimeError", "NVLink between 8 GPUs expected"))),
     ("device-error", exited(error=NCCL_OWN)),
     *[("peer-lost", exited(error=error)) for error in NCCL_PEER_LOST],
     *[("peer-lost", exited(error=recorded(name))) for name in SYMPTOMS],

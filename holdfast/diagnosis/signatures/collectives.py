@@ -15,11 +15,13 @@ COLLECTIVES = (
     signature(
         "nccl-watchdog-stuck",
         r"ProcessGroupNCCL's watchdog got stuck|Heartbeat monitor timed out",
-        Blame.MACHINE,
+        Blame.CODE,
         "The NCCL watchdog thread of this process was blocked, often in a CUDA call that does not "
         "return or waiting for the GIL.",
-        "Check the GPU (`nvidia-smi`, XID messages in `dmesg`) and for code that holds the GIL for "
-        "minutes. TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC raises the limit.",
+        "Look for code that holds the GIL for minutes, and for a rank that hung (`holdfast "
+        "stacks`); then check the GPU (`nvidia-smi`, XID messages in `dmesg`). "
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC raises the limit.",
+        general=True,
     ),
     signature(
         "nccl-duplicate-gpu",
@@ -116,7 +118,7 @@ COLLECTIVES = (
     signature(
         "nccl-no-peer-access",
         r"peer access is not supported between these two devices",
-        Blame.MACHINE,
+        Blame.CONFIGURATION,
         "Two GPUs of one node cannot read each other's memory.",
         "Set NCCL_P2P_DISABLE=1 to confirm. GeForce cards (RTX 3090, 4090) cannot do it; for "
         "others check ACS and IOMMU settings, and the fabric manager.",
@@ -133,7 +135,7 @@ COLLECTIVES = (
     signature(
         "nccl-cuda-error",
         r"ncclUnhandledCudaError|unhandled cuda error",
-        Blame.MACHINE,
+        Blame.ENVIRONMENT,
         "A CUDA call inside NCCL failed.",
         "Look for an earlier CUDA error of this rank and for XID messages in `dmesg`; with "
         "NCCL_DEBUG=INFO the line before names the call. Out of memory looks like this, too.",
@@ -170,6 +172,25 @@ COLLECTIVES = (
         "A collective was called with arguments that NCCL refuses.",
         "Ranks must call the same collective with the same sizes and types, each on its own GPU.",
         general=True,
+    ),
+    signature(
+        "nccl-aborted",
+        r"NCCL communicator was aborted|Some NCCL operations have failed or timed out|"
+        r"we are taking the entire process down",
+        Blame.CONSEQUENCE,
+        "A collective of this rank had failed or timed out before, so PyTorch stopped NCCL and "
+        "the process.",
+        "Look for the first error above, and at the rank that failed first: `holdfast why` names "
+        "it.",
+    ),
+    signature(
+        "tensors-not-contiguous",
+        r"Tensors must be contiguous",
+        Blame.CODE,
+        "A collective was called with a tensor that is not contiguous in memory, such as the "
+        "result of a transpose or a slice.",
+        "Pass tensor.contiguous(). If the call is a library's, update it: DeepSpeed and Accelerate "
+        "had this error in old versions.",
     ),
     signature(
         "no-gpu-for-nccl",
@@ -214,7 +235,8 @@ COLLECTIVES = (
     ),
     signature(
         "ddp-unused-parameters",
-        r"Expected to have finished reduction in the prior iteration",
+        r"Expected to have finished reduction in the prior iteration|"
+        r"your LightningModule has parameters that were not used in producing the loss",
         Blame.CODE,
         "Some parameters got no gradient in the last step.",
         "Take them out of the model, use their outputs in the loss, or pass "
@@ -259,12 +281,39 @@ COLLECTIVES = (
     ),
     signature(
         "rendezvous-timeout",
-        r"Timed out after \d+ seconds waiting for clients|"
+        r"Timed out after \d+ seconds waiting for clients|RendezvousTimeoutError|"
+        r"connect\(\) timed out\. Original timeout was|"
         r"client socket has timed out after \d+(?:ms|s| seconds)",
         Blame.NETWORK,
         "Not all ranks have reached the rendezvous in time.",
         "Compare the number of ranks that started with WORLD_SIZE; look for pods that are pending, "
         "and for a firewall between the nodes.",
+    ),
+    signature(
+        "rendezvous-closed",
+        r"failed to shutdown the rendezvous|RendezvousClosedError|RendezvousGracefulExitError",
+        Blame.CONSEQUENCE,
+        "The rendezvous of torchrun was closed because another node had left it.",
+        "Look at the node that failed first: `holdfast why` names it.",
+    ),
+    signature(
+        "rendezvous-unreachable",
+        r"The connection to the C10d store has failed",
+        Blame.NETWORK,
+        "torchrun could not reach the store of its rendezvous, or lost it.",
+        "At the start: is the node of --rdzv-endpoint up, does its name resolve to that node's own "
+        "address, and is the port open? Later: the torchrun that serves the store has exited, so "
+        "look at its log first.",
+        general=True,
+    ),
+    signature(
+        "process-group-missing",
+        r"Default process group (?:has not been|is not) initialized",
+        Blame.CODE,
+        "torch.distributed was used before init_process_group, or after destroy_process_group.",
+        "Call init_process_group first, and start the script with `holdfast run` or torchrun. For "
+        "one process: replace SyncBatchNorm by BatchNorm, and ask dist.is_initialized() before "
+        "collectives.",
     ),
     signature(
         "rendezvous-environment",
@@ -307,14 +356,19 @@ COLLECTIVES = (
     ),
     signature(
         "child-failed",
-        r"elastic\.multiprocessing\.errors\.ChildFailedError",
+        r"elastic\.multiprocessing\.errors\.ChildFailedError|"
+        r"failed \(exitcode: (?!-(?:7|9|11)\))-?\d+\) local_rank|"
+        r"sigkill_handler\] Killing subprocess|exits with return code = (?!0|-(?:7|9|11)\b)|"
+        r"ProcessExitedException: process \d+ terminated with (?!signal SIG(?:KILL|SEGV|BUS))",
         Blame.CONSEQUENCE,
-        "torchrun reports that a worker failed; the reason is in that worker's own output.",
-        "Look above for the traceback of the rank under `Root Cause (first observed failure)`.",
+        "The launcher (torchrun, deepspeed, spawn) reports that a worker failed; the reason is in "
+        "that worker's own output.",
+        "Look above for its traceback; torchrun names the rank under `Root Cause (first observed "
+        "failure)`.",
     ),
     signature(
         "terminated-by-launcher",
-        r"SignalException: Process \d+ got signal: (?:15|2)\b",
+        r"SignalException: Process \d+ got signal: (?:15|2)\b|SIGTERMException",
         Blame.CONSEQUENCE,
         "The launcher was asked to stop: by a scheduler, a preemption or a person.",
         "Look at events of the pod or the job of the scheduler at that time.",

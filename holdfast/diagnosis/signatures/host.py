@@ -5,8 +5,8 @@ from holdfast.diagnosis.signatures.signature import Blame, signature
 HOST = (
     signature(
         "host-memory",
-        r"Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-kill(?::| event)|"
-        r"OOMKilled",
+        r"Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom[-_]kill(?::| event)|"
+        r"OOMKilled|: tasks? [\d,-]+: Out Of Memory",
         Blame.CONFIGURATION,
         "The kernel killed a process: the machine or the container ran out of memory.",
         "Raise the memory request and limit together, use fewer data loader workers, and look for "
@@ -33,10 +33,11 @@ HOST = (
     ),
     signature(
         "killed-by-signal",
-        r"^Killed$|: +\d+ Killed\b",
+        r"^Killed$|: +\d+ Killed\b|\(exitcode: -9\)|return code = -9\b|terminated with signal "
+        r"SIGKILL|Signal 9 \(SIGKILL\) received by PID",
         Blame.CONFIGURATION,
-        "A shell reports that a process was killed by SIGKILL, which is mostly the kernel's doing: "
-        "the machine or the container ran out of memory.",
+        "A process was killed by SIGKILL, which is mostly the kernel's doing: the machine or the "
+        "container ran out of memory.",
         "Look for oom-kill in `dmesg` and for OOMKilled of the pod; else for who sent the signal.",
         general=True,
     ),
@@ -67,7 +68,8 @@ HOST = (
     ),
     signature(
         "bus-error",
-        r"(?:^|: +\d+ )Bus error|^Fatal Python error: Bus error|\bSIGBUS\b",
+        r"(?:^|: +\d+ )Bus error|^Fatal Python error: Bus error|\bSIGBUS\b|\(exitcode: -7\)|"
+        r"return code = -7\b",
         Blame.CONFIGURATION,
         "Memory that is backed by a file could not be provided: mostly /dev/shm is full, else a "
         "mapped file was cut or its disk failed.",
@@ -76,7 +78,7 @@ HOST = (
     signature(
         "segmentation-fault",
         r"(?:^|: +\d+ )Segmentation fault|Fatal Python error: Segmentation fault|\bSIGSEGV\b|"
-        r"killed by signal: Segmentation fault",
+        r"killed by signal: Segmentation fault|\(exitcode: -11\)|return code = -11\b",
         Blame.CODE,
         "Native code accessed memory that is not its own.",
         "Run with PYTHONFAULTHANDLER=1 for the Python line; suspect extensions that were built for "
@@ -128,10 +130,27 @@ HOST = (
     ),
     signature(
         "open-files-exhausted",
-        r"\[Errno 24\]|Too many open files",
+        r"\[Errno 24\]|Too many open files|received \d+ items of ancdata",
         Blame.CONFIGURATION,
         "The limit of open files of the process is reached.",
         "Raise `ulimit -n`; torch.multiprocessing.set_sharing_strategy('file_system') needs fewer.",
+    ),
+    signature(
+        "file-lock",
+        r"unable to lock file|\[Errno 37\]|No locks available|OperationalError: database is locked",
+        Blame.STORAGE,
+        "A file could not be locked: another process has it open for writing, or its file system "
+        "has no locks.",
+        "Let one rank write and others read only; on NFS and Lustre set "
+        "HDF5_USE_FILE_LOCKING=FALSE for HDF5 files, and keep SQLite files on a local disk.",
+    ),
+    signature(
+        "nfs-file-busy",
+        r"Device or resource busy: '\S*\.nfs",
+        Blame.CONSEQUENCE,
+        "A process that ended could not remove a temporary file that lies on NFS and is still "
+        "open: harmless by itself.",
+        "Set TMPDIR to a local folder; if training ended, look for another error.",
     ),
     signature(
         "too-many-threads",
@@ -167,9 +186,10 @@ HOST = (
     signature(
         "clock-skew",
         r"certificate is not yet valid|RequestTimeTooSkewed|between the request time and the",
-        Blame.MACHINE,
-        "The clock of the machine is wrong.",
-        "Start chrony or ntpd; `timedatectl` shows the difference.",
+        Blame.CONFIGURATION,
+        "The clock of the machine, or that of the service, is wrong.",
+        "`timedatectl` on the node shows whether it is synchronized: start chrony or ntpd. If all "
+        "nodes report this, look at the service's clock.",
     ),
     signature(
         "mount-lost",
@@ -177,6 +197,14 @@ HOST = (
         Blame.STORAGE,
         "The process behind a mounted file system (FUSE, such as gcsfuse or s3fs) has died.",
         "Mount it again, and give its process more memory if the kernel killed it.",
+    ),
+    signature(
+        "lustre-client-evicted",
+        r"Cannot send after transport endpoint shutdown|\[Errno 108\]",
+        Blame.STORAGE,
+        "A server of the network file system (Lustre) has cut this client off.",
+        "Look for `evicted` in `dmesg` of the machine: the client did not answer the server in "
+        "time, by load or network errors. Processes with open files must be started again.",
     ),
     signature(
         "name-resolution",

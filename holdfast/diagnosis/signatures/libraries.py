@@ -4,6 +4,24 @@ from holdfast.diagnosis.signatures.signature import Blame, signature
 
 LIBRARIES = (
     signature(
+        "slurm-time-limit",
+        r"CANCELLED AT \S+ DUE TO TIME LIMIT",
+        Blame.CONFIGURATION,
+        "Slurm ended the job because its time was over.",
+        "Ask for more (--time), or save before the end: --signal=USR1@120 sends a signal in time; "
+        "then requeue.",
+    ),
+    signature(
+        "slurm-cancelled",
+        r"(?:slurmstepd|srun)\S*: (?:error: )?.*CANCELLED AT|slurmstepd\S*: error: Failed to send "
+        r"MESSAGE_TASK_EXIT|srun: error: \S+ tasks? [\d,-]+: (?!Out Of Memory)",
+        Blame.CONSEQUENCE,
+        "Slurm ended the tasks of the job: on request, for a preemption or requeue, or because one "
+        "of them failed.",
+        "DUE TO says why where Slurm knows; else look at the output of the task that ended first, "
+        "and at `sacct -j JOB`.",
+    ),
+    signature(
         "hub-access",
         r"GatedRepoError|RepositoryNotFoundError|Access to model .* is restricted|"
         r"access a gated repo|401 Client Error: Unauthorized for url: https://huggingface",
@@ -29,6 +47,7 @@ LIBRARIES = (
     ),
     signature(
         "service-unavailable",
+        r"api_core\.exceptions\.(?:ServiceUnavailable|InternalServerError|BadGateway|GatewayTimeout)|"
         r"\b50[0234] (?:Server Error|Bad Gateway|Service Unavailable|Gateway Time)|"
         r"HTTP Error 50[0234]|ClientResponseError: 50[0234]|\((?:InternalError|"
         r"ServiceUnavailable)\) when calling|\[Errno 16\] Service Unavailable",
@@ -46,6 +65,48 @@ LIBRARIES = (
         "Holdfast takes that one by itself.",
     ),
     signature(
+        "model-files-missing",
+        r"does not appear to have a file named|Incorrect path_or_model_id|HFValidationError",
+        Blame.CONFIGURATION,
+        "The folder or repository of the model lacks a file, or its name is wrong.",
+        "Check the path on every node: a folder that does not exist is taken for a name on the "
+        "Hub. After training save model and tokenizer with save_pretrained; a checkpoint of shards "
+        "must be merged first.",
+    ),
+    signature(
+        "transformers-too-old",
+        r"Transformers does not recognize this architecture|is required for a normal functioning "
+        r"of this module",
+        Blame.ENVIRONMENT,
+        "The version of Transformers, or of a package that it needs, does not fit.",
+        "Install the version that the message names, or for a new model the newest Transformers.",
+    ),
+    signature(
+        "bf16-unsupported",
+        r"Your setup doesn't support bf16|bf16 mixed precision requires|"
+        r"[Bb]float16 is only supported on GPUs with compute capability",
+        Blame.CONFIGURATION,
+        "bf16 was asked for, and this device, or PyTorch build, cannot do it.",
+        "Check that the process sees its GPU (torch.cuda.is_available()); before Ampere use fp16.",
+    ),
+    signature(
+        "tokenizer-without-padding",
+        r"Asking to pad but the tokenizer does not have a padding token",
+        Blame.CODE,
+        "The tokenizer has no token for padding.",
+        "Set tokenizer.pad_token = tokenizer.eos_token (and model.config.pad_token_id), or add a "
+        "token and resize the embeddings.",
+    ),
+    signature(
+        "data-set-not-built",
+        r"An error occurred while generating the dataset",
+        Blame.DATA,
+        "The datasets library could not read the files of a data set.",
+        "The exception above says why: mostly columns that differ between files, an incomplete "
+        "download, or a full disk. Remove its folder in HF_DATASETS_CACHE before trying again.",
+        general=True,
+    ),
+    signature(
         "tokenizer-padding",
         r"Unable to create tensor, you should probably activate truncation and/or padding",
         Blame.DATA,
@@ -58,6 +119,33 @@ LIBRARIES = (
         Blame.CONFIGURATION,
         "Lightning refuses this combination of settings; its message names them.",
         "devices and num_nodes must match what the launcher starts: use devices=-1.",
+    ),
+    signature(
+        "deepspeed-batch-size",
+        r"Check batch related parameters",
+        Blame.CONFIGURATION,
+        "The batch sizes in DeepSpeed's configuration do not fit the number of ranks.",
+        "train_batch_size must be the micro batch per GPU times accumulation steps times ranks: "
+        'leave it out, or set it to "auto" with the Trainer. If the world size is shown as 1, the '
+        "ranks were not started by a launcher.",
+    ),
+    signature(
+        "zero3-parameter-partitioned",
+        r"'weight' must be 2-D",
+        Blame.CODE,
+        "A layer was used while its weight was not gathered: with ZeRO-3 or FSDP it is empty "
+        "between uses.",
+        "Let the model be prepared by deepspeed.initialize or the Trainer, reference and teacher "
+        "models too; wrap direct uses in deepspeed.zero.GatheredParameters, or use ZeRO-2.",
+    ),
+    signature(
+        "parallel-sizes",
+        r"world_size \(\d+\) is not divisible by|divisible by (?:the )?(?:tensor|pipeline|"
+        r"context|expert|data|world)[ _-]?(?:model[ _-])?(?:parallel[ _-])?size",
+        Blame.CONFIGURATION,
+        "The number of ranks, or a size of the model or batch, does not fit the parallel layout.",
+        "The product of tensor, pipeline and context parallel sizes must divide the world size; "
+        "heads, vocabulary and sequence length must be divisible by the tensor parallel size.",
     ),
     signature(
         "deepspeed-cuda-mismatch",
@@ -76,11 +164,36 @@ LIBRARIES = (
         "compile at once need a TORCH_EXTENSIONS_DIR each.",
     ),
     signature(
+        "flash-attention-dtype",
+        r"FlashAttention only supports? (?:fp16|bf16)|ValueError: Flash ?Attention[\d. ]* only "
+        r"supports? torch\.",
+        Blame.CODE,
+        "FlashAttention computes in fp16 or bf16 only, and was given fp32.",
+        "Load the model with dtype=torch.bfloat16 (torch_dtype in older versions), or train with "
+        "bf16 autocast; layers that are kept in fp32 (norms, LoRA) must cast their output.",
+    ),
+    signature(
         "flash-attention-unsupported",
         r"FlashAttention only supports|flash_attn.*not installed|FlashAttention2 has been toggled",
         Blame.ENVIRONMENT,
         "FlashAttention does not run on this GPU or is not installed.",
         "Use attn_implementation='sdpa', or install the wheel for this PyTorch and CUDA.",
+    ),
+    signature(
+        "adapter-targets-missing",
+        r"Target modules .* not found in the base model",
+        Blame.CONFIGURATION,
+        "PEFT found no layers with the names in target_modules.",
+        "Print model.named_modules() and use those names, or target_modules='all-linear'; layers "
+        "that were quantized or replaced may be of a class that PEFT does not know.",
+    ),
+    signature(
+        "quantized-without-adapter",
+        r"cannot perform fine-tuning on purely quantized models",
+        Blame.CONFIGURATION,
+        "The weights are quantized, and nothing else was added that could be trained.",
+        "Add an adapter (get_peft_model with a LoraConfig) before the Trainer is made, or load the "
+        "model without quantization.",
     ),
     signature(
         "bitsandbytes-setup",
@@ -115,6 +228,7 @@ LIBRARIES = (
     signature(
         "tensorflow-peer-lost",
         r"[Cc]ollective ops is aborted by|CollectiveOps.*(?:abort|peer)|"
+        r"Unavailable(?:Error)?: Socket closed|UNAVAILABLE: Socket closed|^Socket closed$|"
         r"/job:worker/replica:0/task:\d+ (?:is down|heartbeat)",
         Blame.CONSEQUENCE,
         "Another worker of the strategy has exited.",
@@ -127,6 +241,14 @@ LIBRARIES = (
         "XLA ran out of memory of the device.",
         "Use a smaller batch, jax.checkpoint or more sharding; XLA_PYTHON_CLIENT_MEM_FRACTION "
         "leaves room to others.",
+    ),
+    signature(
+        "jax-coordinator",
+        r"DEADLINE_EXCEEDED: Connect\(\) timed out",
+        Blame.NETWORK,
+        "A JAX process did not reach the coordinator in time.",
+        "Check coordinator_address, that process 0 runs, and that its port is open; let "
+        "initialization_timeout be longer where processes start at different times.",
     ),
     signature(
         "jax-peer-lost",
@@ -142,6 +264,16 @@ LIBRARIES = (
         Blame.CONFIGURATION,
         "mpirun is to start more processes than its hosts have slots.",
         "Let slotsPerWorker times workers be at least -np; --oversubscribe only for tests.",
+    ),
+    signature(
+        "ssh-refused",
+        r"Host key verification failed|Permission denied \((?:publickey|password|gssapi)|"
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        Blame.CONFIGURATION,
+        "ssh to another host was refused: its host key is not known, or the user's key is not "
+        "accepted.",
+        "Test `ssh HOST hostname` from the launcher; add keys with ssh-keyscan, or set "
+        "StrictHostKeyChecking=no for hosts that come and go; mount the same key pair everywhere.",
     ),
     signature(
         "mpi-daemons",
@@ -169,6 +301,15 @@ LIBRARIES = (
         "Look at the output of the rank that is named.",
     ),
     signature(
+        "ucx-retry-exceeded",
+        r"Transport retry count exceeded",
+        Blame.NETWORK,
+        "An InfiniBand or RoCE peer did not acknowledge in time: a link flapped, packets were "
+        "lost, or the peer died.",
+        "Check `ibstat`, link error counters and the switch port of both nodes, on RoCE also PFC "
+        "and ECN. UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT let short flaps pass.",
+    ),
+    signature(
         "horovod-stalled",
         r"One or more tensors were submitted to be reduced|HorovodInternalError|"
         r"Stalled (?:ops|ranks)|Horovod has been shut down",
@@ -182,6 +323,15 @@ LIBRARIES = (
         Blame.NETWORK,
         "An XGBoost worker does not reach the tracker.",
         "Start the tracker first, on an address that the workers reach; open its port.",
+    ),
+    signature(
+        "ray-memory",
+        r"Task was killed due to the node running low on memory|ray\.exceptions\.OutOfMemoryError|"
+        r"killed due to memory pressure \(OOM\)|RayOutOfMemoryError",
+        Blame.CONFIGURATION,
+        "Ray's memory monitor killed a worker because its node was nearly out of memory.",
+        "The message lists what uses the memory. Give the node more, run fewer workers on it (more "
+        "CPUs per task), or keep fewer objects; RAY_memory_usage_threshold sets the limit.",
     ),
     signature(
         "ray-worker-lost",
@@ -203,6 +353,15 @@ LIBRARIES = (
         Blame.CONFIGURATION,
         "An object or a page that the script asks for does not exist.",
         "Check the name, its prefix and the bucket; a list of shards may be older than the shards.",
+    ),
+    signature(
+        "credentials-expired",
+        r"ExpiredToken|RequestExpired|InvalidTokenId|security token included in the request is|"
+        r"Reauthentication is needed|invalid_grant: ",
+        Blame.CONFIGURATION,
+        "The credentials for the object store have expired, or are not valid.",
+        "Use a role that renews itself (IRSA, workload identity, an instance profile) instead of "
+        "copied session tokens; a job that runs for days outlives those.",
     ),
     signature(
         "no-credentials",

@@ -19,6 +19,16 @@ PYTHON = (
         "Use a newer base image, or install a wheel for this one (manylinux tag).",
     ),
     signature(
+        "shared-library-missing",
+        r"(?:ImportError|OSError|error while loading shared libraries): \S*\.so[.\d]*: cannot open "
+        r"shared object file",
+        Blame.ENVIRONMENT,
+        "A library that an extension was linked with is not found.",
+        "libcudart, libcublas, libcudnn: install the extension in a build for the CUDA of this "
+        "PyTorch (torch.version.cuda), or that CUDA; others: the package of the system that has "
+        "the file. Import torch first, or set LD_LIBRARY_PATH.",
+    ),
+    signature(
         "undefined-symbol",
         r"undefined symbol: ",
         Blame.ENVIRONMENT,
@@ -34,6 +44,16 @@ PYTHON = (
         "the name of the package.",
     ),
     signature(
+        "package-changed",
+        r"AttributeError: module '\S+' has no attribute '|"
+        r"TypeError: .*got an unexpected keyword argument '",
+        Blame.ENVIRONMENT,
+        "The script uses something that this version of a package, or a module of yours, does not "
+        "have.",
+        "Install the version that the script was written for, or follow the package's notes on "
+        "what was renamed or removed; else look for a misspelt name.",
+    ),
+    signature(
         "numpy-abi",
         r"numpy\.dtype size changed|compiled using NumPy 1\.x cannot be run in",
         Blame.ENVIRONMENT,
@@ -43,7 +63,10 @@ PYTHON = (
     signature(
         "shape-mismatch",
         r"mat1 and mat2 shapes cannot be multiplied|The size of tensor a \(\d+\) must match|"
-        r"shape '\[.*\]' is invalid for input of size|Given groups=\d+, weight of size",
+        r"shape '\[.*\]' is invalid for input of size|Given groups=\d+, weight of size|"
+        r"Sizes of tensors must match except in dimension|The expanded size of the tensor \(\d+\) "
+        r"must match|Expected input batch_size \(\d+\) to match|Target size \(.*\) must be the "
+        r"same",
         Blame.CODE,
         "Tensors have shapes that do not fit together.",
         "Print the shapes at the line of the traceback; a last batch that is smaller or samples of "
@@ -51,10 +74,37 @@ PYTHON = (
     ),
     signature(
         "samples-differ",
-        r"stack expects each tensor to be equal size|Trying to resize storage that is not",
+        r"stack expects each tensor to be equal size|Trying to resize storage that is not|"
+        r"expected sequence of length \d+ at dim \d+ \(got",
         Blame.DATA,
         "Samples of one batch have different sizes.",
         "Pad or crop them, or give the DataLoader a collate_fn.",
+    ),
+    signature(
+        "data-set-empty",
+        r"num_samples should be a positive integer value, but got num_samples=0",
+        Blame.DATA,
+        "The data set has no samples.",
+        "Check its path and pattern on this node, and whether a filter, or a split over more ranks "
+        "than there are files, leaves nothing.",
+    ),
+    signature(
+        "data-file-damaged",
+        r"Parquet magic bytes not found|Parquet file size is \d+ bytes|image file is truncated|"
+        r"cannot identify image file|BadZipFile: |tarfile\.ReadError: |truncated file: eof = |"
+        r"Compressed file ended before the end-of-stream|DataLossError: |corrupted record at \d",
+        Blame.DATA,
+        "A data file is incomplete, damaged, or not of the format that its name says.",
+        "Remove the file, or its folder in the cache, and fetch it again, by one process of the "
+        "node only; compare its size or checksum with the source. A small file may be an error "
+        "page or a pointer of Git LFS.",
+    ),
+    signature(
+        "batch-of-one",
+        r"Expected more than 1 value per channel when training",
+        Blame.CODE,
+        "A BatchNorm layer got a batch of one sample.",
+        "Use drop_last=True, a larger batch per rank, or GroupNorm; call model.eval() to evaluate.",
     ),
     signature(
         "device-mismatch",
@@ -64,8 +114,47 @@ PYTHON = (
         "Move inputs with .to(device), and register constant tensors as buffers.",
     ),
     signature(
+        "dtensor-mixed",
+        r"got mixed torch\.Tensor and DTensor",
+        Blame.CODE,
+        "One operation got sharded parameters (DTensor, of FSDP2 or tensor parallelism) and plain "
+        "tensors.",
+        "Convert the plain one with distribute_tensor or DTensor.from_local, or take .full_tensor()"
+        " of the other. Look for parameters used outside the forward of the wrapped module, and "
+        "for buffers or adapters that were added after fully_shard.",
+    ),
+    signature(
+        "fsdp-mixed-parameters",
+        r"Must flatten tensors with (?:the same|uniform)|`FlatParameter` requires uniform",
+        Blame.CODE,
+        "FSDP joins the parameters of a module, and they differ in type or in requires_grad.",
+        "Cast the model to one dtype before wrapping (LoRA and quantization leave fp32 parts), or "
+        "wrap such parts on their own; use_orig_params=True allows a mixed requires_grad. FSDP2 "
+        "(fully_shard) has no such limit.",
+    ),
+    signature(
+        "fp16-parameters",
+        r"Attempting to unscale FP16 gradients",
+        Blame.CODE,
+        "The parameters themselves are fp16, which a GradScaler refuses to train.",
+        "Keep what is trained in fp32 and let autocast compute in fp16: load the model in fp32, or "
+        "cast its trainable parameters (LoRA) to fp32; or use bf16 without a scaler.",
+    ),
+    signature(
+        "activation-checkpoint-differs",
+        r"Recomputed values for the following tensors have different metadata|"
+        r"A different number of tensors was saved during the original forward",
+        Blame.CODE,
+        "Activation checkpointing ran a forward pass again, and it did something else than the "
+        "first time.",
+        "Look for state that changes between the two: caches (use_cache=False), routing of "
+        "experts, random numbers, autocast or compiled regions. checkpoint(..., debug=True) shows "
+        "the first operation that differs; ZeRO-3 may need use_reentrant=True.",
+    ),
+    signature(
         "dtype-mismatch",
         r"expected scalar type \w+ but found|(?:must|to) have the same dtype|"
+        r"\" not implemented for '\w+'|"
         r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         Blame.CODE,
         "Tensors of one operation have different types.",
@@ -80,11 +169,30 @@ PYTHON = (
         "is that of DistributedDataParallel or torch.compile.",
     ),
     signature(
+        "distributed-checkpoint-mismatch",
+        r"Size mismatch between saved torch\.Size|Missing key in checkpoint state_dict",
+        Blame.CONFIGURATION,
+        "A distributed checkpoint (DCP) is of a model or optimizer with other names or sizes.",
+        "Use the arguments that it was made with. Flat sizes come from FSDP1 parameters: load with "
+        "get_state_dict of the same wrapping. For keys that are new, load with "
+        "DefaultLoadPlanner(allow_partial_load=True).",
+    ),
+    signature(
+        "distributed-checkpoint-failed",
+        r"CheckpointException ranks:",
+        Blame.STORAGE,
+        "A distributed checkpoint (DCP) could not be saved or loaded; the ranks that failed are "
+        "listed.",
+        "The exception of each rank below says why.",
+        general=True,
+    ),
+    signature(
         "checkpoint-file-damaged",
         r"PytorchStreamReader failed|invalid header or archive is corrupted|HeaderTooLarge|"
         r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|pickle data was truncated|"
         r"SafetensorError: Error while deserializing header|unexpected EOF, expected \d+ more|"
         r"seems not fully written|holdfast: .* is incomplete \([\d,]+ bytes\)|"
+        r"UnpicklingError: invalid load key|storage has wrong size: expected|"
         r"EOFError: Ran out of input|^\s*Unsupported operand \d+$",
         Blame.STORAGE,
         "A checkpoint file is incomplete, damaged, or none: such as a pointer of Git LFS.",
