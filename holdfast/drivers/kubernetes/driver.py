@@ -323,11 +323,11 @@ class KubernetesDriver:
             self._removal.keep(self._output.take(pod))
 
     def _expect(self, pod: Pod) -> None:
-        """Its container runs, so its agent should be heard of."""
+        """Its container runs, or did, so its agent should be heard of."""
         node = life(pod)
         self._machines.look(node)
         known = node in self._state.nodes or node in self._state.lost
-        if pod.running and not known and pod.uid in self._roster.pods:
+        if pod.begun and not known and pod.uid in self._roster.pods:
             self._shell.nodes.expect_once(node, REGISTER_S)
 
     def _asked_to_stop(self, by: str, now: bool) -> None:
