@@ -63,7 +63,7 @@ from holdfast.shell.shell import Settings, Shell
 REGISTER_S = 60.0  # for an agent to connect once its container runs
 RECONNECT_S = 5.0  # for an agent to find a controller that came back
 CONNECTS_A_SECOND = 1_000  # in a large job they stand in line
-LISTEN = "0.0.0.0"
+LISTEN = ""  # every address, of IPv4 and of IPv6
 
 Observer = Callable[[Entry, State], None]
 
