@@ -168,8 +168,8 @@ def waits_for(pod: Pod, queue: str = "") -> str | None:
         return "the scheduler"
     if pod.main is not None and (told := _container(pod.main)) is not None:
         return told
-    told = map(_container, pod.status.init_container_statuses)
-    return next(filter(None, told), "the kubelet to start it")
+    before = map(_container, pod.status.init_container_statuses)
+    return next(filter(None, before), "the kubelet to start it")
 
 
 def _unscheduled(condition: Condition, queue: str) -> str:
