@@ -338,7 +338,7 @@ def test_an_answer_that_is_no_answer_is_an_error_of_the_api() -> None:
 def test_an_account_may_do_what_its_role_says_and_nothing_else() -> None:
     async def act(it: FakeCluster, api: Api) -> None:
         rbac, meta = "rbac.authorization.k8s.io", {"name": "reader"}
-        rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]
+        rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]}]
         await api.create(
             {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": meta, "rules": rules}
         )
@@ -360,6 +360,10 @@ def test_an_account_may_do_what_its_role_says_and_nothing_else() -> None:
             await account.delete(CONFIG_MAPS, "a")
         with pytest.raises(DeniedError):
             await account.listed(NODES, Named)
+        assert (await account.apply(config(x="1")))["data"] == {"x": "1"}
+        await api.delete(CONFIG_MAPS, "a")
+        with pytest.raises(DeniedError, match="cannot create"):  # what makes it takes both rights
+            await account.apply(config(x="1"))
         await account.close()
 
     playing(act)
