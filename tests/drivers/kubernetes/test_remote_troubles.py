@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast.drivers.kubernetes.pods import Pod, PodSpec
 from holdfast.drivers.kubernetes.record import Recorded
