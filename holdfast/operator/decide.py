@@ -69,7 +69,7 @@ class Decision:
 def decide(known: Known) -> Decision:
     """What to do next."""
     if known.foreign is not None:
-        return _taken(known.foreign)
+        return taken(known.foreign)
     if known.outcome not in (None, "stopped"):
         return _ended(known)
     if known.suspend:
@@ -81,7 +81,8 @@ def decide(known: Known) -> Decision:
     return _run(known)
 
 
-def _taken(what: str) -> Decision:
+def taken(what: str) -> Decision:
+    """Something of somebody else has the name of an object of ours."""
     message = (
         f"{what} already exists and does not belong to this job; delete it, or choose another name"
     )
@@ -124,7 +125,7 @@ def _resume(known: Known) -> Decision:
 def _run(known: Known) -> Decision:
     started = known.status.get("startedSpec")
     if not started and known.record is not None:
-        return _taken("the record of an earlier job of this name")
+        return taken("the record of an earlier job of this name")
     if known.retired:
         told = "its controller is scaled to 0, manually or because the job has ended"
         return Decision(Step.WATCH, None, "ControllerScaledDown", told)

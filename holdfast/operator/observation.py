@@ -47,7 +47,7 @@ async def look(
 ) -> Observation:
     """Read what there is. Raises `ApiError`."""
     meta, status = body["metadata"], body.get("status") or {}
-    found = [(one, await _existing(cluster, one)) for one in wanted.moving]
+    found = [(one, await existing(cluster, one)) for one in wanted.moving]
     record = await recorded_status(cluster, meta["name"], meta["namespace"])
     there = [have for _, have in found if have is not None]
     foreign = _foreign(there, meta["uid"])
@@ -103,7 +103,8 @@ def _update(
     return spec_update(next(iter(files), None), request, generation)
 
 
-async def _existing(cluster: Cluster, body: Body) -> Body | None:
+async def existing(cluster: Cluster, body: Body) -> Body | None:
+    """What there is in the place of this object. Raises `ApiError`."""
     kind, name, namespace = place(body)
     try:
         return await cluster.get(kind, name, namespace=namespace)

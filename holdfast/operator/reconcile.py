@@ -30,13 +30,14 @@ from holdfast.drivers.kubernetes.queued import Workloads
 from holdfast.drivers.kubernetes.record import record_name
 from holdfast.drivers.kubernetes.record_journal import journal_name
 from holdfast.drivers.kubernetes.shipped_code import needed, ship
+from holdfast.drivers.kubernetes.submit import HOLDS_DATA
 from holdfast.errors import Error
 from holdfast.operator import events
 from holdfast.operator.conditions import status_of
-from holdfast.operator.decide import BLOCKED_S, Decision, Known, Step, decide
+from holdfast.operator.decide import BLOCKED_S, Decision, Known, Step, decide, taken
 from holdfast.operator.definition import TRAINING_JOBS
-from holdfast.operator.observation import Observation, look
-from holdfast.operator.wanted import Wanted, owner_of, place, wanted
+from holdfast.operator.observation import Observation, existing, look
+from holdfast.operator.wanted import Wanted, is_owned, owner_of, place, wanted
 
 Key = tuple[str, str]  # namespace and name
 
@@ -80,7 +81,13 @@ async def reconcile(
         decision = Decision(Step.WATCH, "Rejected", "SpecInvalid", told, None)
         await _tell(cluster, body, decision, None, None, clock())
         return None
-    observed = await look(cluster, body, asked, workloads, clock())
+    try:
+        observed = await look(cluster, body, asked, workloads, clock())
+    except ApiError as error:
+        if error.transient or (body.get("status") or {}).get("startedSpec"):
+            raise  # what is known of a job that was made is not to be lost
+        await _tell(cluster, body, _refusal(error), None, asked, clock())
+        return BLOCKED_S
     decision = decide(observed.known)
     if decision.step is Step.MAKE:
         unsure = whole or bool(observed.missing) or observed.known.status.get("phase") == "Blocked"
@@ -173,14 +180,27 @@ async def _make(cluster: Cluster, body: Body, asked: Wanted, decision: Decision)
     """Make what is missing; what is there is left as it is. A refusal is a decision to wait."""
     try:
         for wish in asked.objects:
-            if not await _is_there(cluster, wish):
+            found = await existing(cluster, wish)
+            if found is None:
                 await cluster.apply(wish)
+            elif _is_anothers(found, body):
+                return taken(f"{found['kind']} {found['metadata']['name']}")
         await _adopt(cluster, body, asked)
     except ApiError as error:
         if error.transient:
             raise
-        return Decision(Step.WATCH, "Blocked", _reason(error), _told(error), BLOCKED_S)
+        return _refusal(error)
     return decision
+
+
+def _is_anothers(found: Body, body: Body) -> bool:
+    """Data may be of many jobs, and what belongs to the cluster cannot be owned."""
+    mine = is_owned(found, body["metadata"]["uid"])
+    return not mine and "namespace" in found["metadata"] and found["kind"] not in HOLDS_DATA
+
+
+def _refusal(error: ApiError) -> Decision:
+    return Decision(Step.WATCH, "Blocked", _reason(error), _told(error), BLOCKED_S)
 
 
 def _told(error: ApiError) -> str:
@@ -201,15 +221,6 @@ def _reason(error: ApiError) -> str:
             return "Refused"
         case _:
             return "Conflict"
-
-
-async def _is_there(cluster: Cluster, body: Body) -> bool:
-    kind, name, namespace = place(body)
-    try:
-        await cluster.get(kind, name, namespace=namespace)
-    except NotFoundError:
-        return False
-    return True
 
 
 async def _wish(cluster: Cluster, asked: Wanted, annotations: Mapping[str, str]) -> None:

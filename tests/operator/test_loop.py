@@ -408,17 +408,6 @@ async def test_an_invalid_spec_is_told_and_others_go_on(it: Site) -> None:
 
 
 @on_site
-async def test_a_name_that_is_taken_is_left_to_its_owner(it: Site) -> None:
-    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "run-job"}}
-    it.store.create(CONFIG_MAPS, "default", theirs)
-    it.start()
-    await it.apply(training_job())
-    await it.until(lambda: it.status().get("phase") == "Blocked")
-    assert it.status()["conditions"][0]["reason"] == "NameTaken"
-    assert it.get(DEPLOYMENTS, "run-controller") is None
-
-
-@on_site
 async def test_plain_jobs_are_followed_by_the_engine_s_own_word(it: Site) -> None:
     it.start()
     await it.apply(training_job(kubernetes=PLAIN))
@@ -502,29 +491,6 @@ def test_faults_of_the_api_only_delay(fault: Fault) -> None:
             await it.fake.until(lambda: it.marks().get("Running") == "True")
 
     asyncio.run(live())
-
-
-@on_site
-async def test_what_the_cluster_forbids_is_told_and_tried_again(it: Site) -> None:
-    it.fake.server.access.denied.add(("patch", "roles"))
-    it.start()
-    await it.apply(training_job())
-    await it.until(lambda: it.status().get("phase") == "Blocked")
-    assert it.status()["conditions"][0]["reason"] == "Forbidden"
-
-
-@on_site
-async def test_a_missing_engine_is_told(it: Site) -> None:
-    async with cluster(machines=0, engines=()) as fake:
-        other = Site(fake)
-        other.install()
-        other.start()
-        await other.apply(training_job(kubernetes={"engine": "jobset"}))
-        await other.until(lambda: other.status().get("phase") == "Blocked")
-        assert other.status()["conditions"][0]["reason"] == "KindMissing"
-        other.tasks[0].cancel()
-        await asyncio.gather(*other.tasks, return_exceptions=True)
-    del it
 
 
 def test_the_definition_may_come_later(capsys: pytest.CaptureFixture[str]) -> None:

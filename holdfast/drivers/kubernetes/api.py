@@ -50,6 +50,10 @@ REFUSAL_BYTES = 64 << 10  # of what a refusal says
 STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 JSON, MERGE = "application/json", "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+BUDGET = "DisruptionBudget"  # why an eviction is refused
+TWO = (
+    "more than one PodDisruptionBudget"  # the same for ever: Kubernetes knows no way, and says 500
+)
 
 
 class _Details(msgspec.Struct):
@@ -184,7 +188,7 @@ class Api:
                 raise
 
     async def evict(self, pod: str, *, uid: str, grace_s: int | None = None) -> bool:
-        """Evict by the Eviction API; False if a disruption budget forbids it now."""
+        """Evict by the Eviction API; False if a disruption budget forbids it now, or two do."""
         meta = {"name": pod, "namespace": self.namespace}
         options = _only(uid, grace_s)
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
@@ -194,7 +198,7 @@ class Api:
         except (NotFoundError, ConflictError):
             return True  # gone, or another pod of that name
         except ApiError as exc:
-            if exc.status != 429:
+            if exc.reason != BUDGET:
                 raise
             return False
         return True
@@ -330,7 +334,7 @@ class _RefusedError(Exception):
         self.after_s = after_s
 
     def again(self, call: _Call) -> bool:
-        if self.error.reason == "DisruptionBudget":
+        if self.error.reason == BUDGET:
             return False
         return self.unsent or (call.again and self.error.transient)
 
@@ -357,8 +361,8 @@ def _refused(response: httpx2.Response, content: bytes) -> _RefusedError:
     after = response.headers.get("Retry-After", "")
     after_s = float(after) if after.isdecimal() else float(details.retry_after_s)
     message = status.message or content[:300].decode(errors="replace") or response.reason_phrase
-    budget = any(cause.get("reason") == "DisruptionBudget" for cause in details.causes)
-    reason = "DisruptionBudget" if budget else status.reason or response.reason_phrase
+    budget = any(cause.get("reason") == BUDGET for cause in details.causes) or TWO in message
+    reason = BUDGET if budget else status.reason or response.reason_phrase
     return _RefusedError(_error(code, reason, message), unsent=code == 429, after_s=after_s)
 
 

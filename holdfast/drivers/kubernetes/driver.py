@@ -63,7 +63,7 @@ from holdfast.shell.shell import Settings, Shell
 REGISTER_S = 60.0  # for an agent to connect once its container runs
 RECONNECT_S = 5.0  # for an agent to find a controller that came back
 CONNECTS_A_SECOND = 1_000  # in a large job they stand in line
-LISTEN = "0.0.0.0"
+LISTEN = ""  # every address, of IPv4 and of IPv6
 
 Observer = Callable[[Entry, State], None]
 
@@ -323,11 +323,11 @@ class KubernetesDriver:
             self._removal.keep(self._output.take(pod))
 
     def _expect(self, pod: Pod) -> None:
-        """Its container runs, so its agent should be heard of."""
+        """Its container runs, or did, so its agent should be heard of."""
         node = life(pod)
         self._machines.look(node)
         known = node in self._state.nodes or node in self._state.lost
-        if pod.running and not known and pod.uid in self._roster.pods:
+        if pod.begun and not known and pod.uid in self._roster.pods:
             self._shell.nodes.expect_once(node, REGISTER_S)
 
     def _asked_to_stop(self, by: str, now: bool) -> None:

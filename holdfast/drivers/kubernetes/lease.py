@@ -11,6 +11,7 @@ a machine that has died hangs for far longer than a lease lasts.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -134,7 +135,8 @@ class Lease:
                 if await self._put(found, self._holder):
                     self._renewed(began)
         except NotFoundError:
-            await self._try()
+            with contextlib.suppress(ApiError):
+                await self._try()
         except (ApiError, TimeoutError):
             pass
         return True

@@ -6,6 +6,7 @@ emptying a cluster: one of the job, beside that of the cluster.
 """
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,7 +18,6 @@ from holdfast.drivers.kubernetes.talk import say
 
 PER_HOUR = 3
 SHARE = 0.1  # of the job's nodes, at least one
-HOSTNAME = "kubernetes.io/hostname"
 
 
 class Machines:
@@ -56,12 +56,12 @@ class Machines:
         return any(taint.key == OUT_OF_SERVICE for taint in found.spec.taints)
 
     def avoided(self, pod: Body) -> Body:
-        """This pod, kept off the machines that were left."""
+        """This pod, kept off the machines that were left: by their names, which their label
+        `kubernetes.io/hostname` need not have."""
         if not self._left:
             return pod
-        term = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(self._left)}
         spec = dict(pod["spec"])
-        spec["affinity"] = _with_term(spec.get("affinity", {}), term)
+        spec["affinity"] = _without(spec.get("affinity", {}), sorted(self._left))
         return {**pod, "spec": spec}
 
     def _over_budget(self) -> str | None:
@@ -77,14 +77,16 @@ class Machines:
         return None
 
 
-def _with_term(affinity: Body, term: Body) -> Body:
-    """The term in every alternative of the required node affinity."""
+def _without(affinity: Body, machines: Sequence[str]) -> Body:
+    """These machines are out in every alternative of the required node affinity. A field may be
+    compared with one value at a time."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     node: Body = dict(affinity.get("nodeAffinity", {}))
     alternatives = node.get(required, {}).get("nodeSelectorTerms") or [{}]
+    out = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in machines]
     node[required] = {
         "nodeSelectorTerms": [
-            {**a, "matchExpressions": [*a.get("matchExpressions", []), term]} for a in alternatives
+            {**a, "matchFields": [*a.get("matchFields", []), *out]} for a in alternatives
         ]
     }
     return {**affinity, "nodeAffinity": node}

@@ -116,33 +116,38 @@ class Pod(msgspec.Struct, frozen=True):
         return self.metadata.deletion_timestamp is not None
 
     @property
+    def main(self) -> Container | None:
+        """The container that Holdfast runs in; a mesh or a cloud may add others, which begin and
+        are started again on their own. The kubelet lists all by name."""
+        found = self.status.container_statuses
+        return next((c for c in found if c.name in MAIN), found[0] if found else None)
+
+    @property
     def running(self) -> bool:
         """Whether its main container runs."""
-        return any(c.state.running is not None for c in self.status.container_statuses)
+        return self.main is not None and self.main.state.running is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether its main container runs, or has ended."""
+        return self.running or (self.main is not None and self.main.state.terminated is not None)
+
+    @property
+    def restarts(self) -> int:
+        """How often its main container was started again."""
+        return self.main.restart_count if self.main is not None else 0
 
 
 MAIN = frozenset(
-    (
-        "main",
-        "node",
-        "worker",
-        "pytorch",
-        "tensorflow",
-        "jax",
-        "xgboost",
-        "paddle",
-        "mpi",
-        "ray-worker",
-    )
-)
-"""Containers that train, as the engines call them."""
+    ("main", "node", "worker", "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi")
+) | {"controller", "launcher", "submit", "ray-worker", "ray-head", "ray-job-submitter"}
+"""Containers that Holdfast runs in, as the engines call them."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def main_container(pod: Pod) -> str:
-    """The container that trains; a mesh or a cloud may add others."""
-    names = [status.name for status in pod.status.container_statuses]
-    return next((name for name in names if name in MAIN), names[0] if names else "main")
+    """Its name; of a pod that no kubelet has seen yet, the most frequent one."""
+    return pod.main.name if pod.main is not None else "main"
 
 
 # ── why it waits ──────────────────────────────────────────────────────────────────────────────
@@ -161,10 +166,10 @@ def waits_for(pod: Pod, queue: str = "") -> str | None:
         return _unscheduled(condition, pod.metadata.labels.get(QUEUE, queue))
     if condition is None and not pod.spec.node_name:
         return "the scheduler"
-    for container in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
-        if (told := _container(container)) is not None:
-            return told
-    return "the kubelet to start it"
+    if pod.main is not None and (told := _container(pod.main)) is not None:
+        return told
+    before = map(_container, pod.status.init_container_statuses)
+    return next(filter(None, before), "the kubelet to start it")
 
 
 def _unscheduled(condition: Condition, queue: str) -> str:

@@ -175,8 +175,7 @@ class Following:
                     await self._queue.put(line)
 
     def _begin(self, pod: Pod) -> None:
-        restarts = max((c.restart_count for c in pod.status.container_statuses), default=0)
-        key = (pod.uid, restarts)
+        key = (pod.uid, pod.restarts)
         if key not in self._reading and (pod.running or pod.ended):
             self._reading[key] = asyncio.create_task(self._read(pod))
 

@@ -22,7 +22,12 @@ from holdfast.spec import Job
 
 REFUSED = "the cluster to accept its pods: "  # how the driver's status says it
 FAILED = ("FailedCreate", "FailedCreatePod", "FailedCreatePodReason")
-MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
+UNSTARTABLE = {
+    **dict.fromkeys(("FailedMount", "FailedAttachVolume", "FailedMapVolume"), "mount a volume"),
+    **dict.fromkeys(("FailedCreatePodSandBox", "NetworkNotReady"), "get a network and a sandbox"),
+    "FailedPrepareDynamicResources": "get the devices of its resource claims",
+}
+"""What a pod cannot do on its machine, by the reason of the kubelet's event."""
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -106,8 +111,8 @@ def troubles(seen: Look, found: Evidence, about: About) -> list[Error]:
     groups = ((f"nodes of {seen.name}", seen.nodes), (f"controller of {seen.name}",
               _controllers(seen)))  # fmt: skip
     per_group = [e for who, pods in groups for e in _of_pods(who, pods, seen.name, about)]
-    mounts = [e for who, pods in groups for e in _mounts(who, pods, seen.name, found, about)]
-    return [*_refused(seen, found, about), *_claims(seen, found, about), *mounts, *per_group]
+    unstarted = [e for who, pods in groups for e in _creating(who, pods, seen.name, found, about)]
+    return [*_refused(seen, found, about), *_claims(seen, found, about), *unstarted, *per_group]
 
 
 # ── pods that are not even made ───────────────────────────────────────────────────────────────
@@ -207,27 +212,30 @@ def _of_pods(who: str, pods: Sequence[Pod], job: str, about: About) -> list[Erro
     return [*found, _no_machine(who, said, len(alive), about)] if said else found
 
 
-def _mounts(who: str, pods: Sequence[Pod], job: str, found: Evidence, about: About) -> list[Error]:
-    """Volumes that a machine cannot mount: the pod itself says only that its containers are being
-    created, for as long as it takes."""
+def _creating(
+    who: str, pods: Sequence[Pod], job: str, found: Evidence, about: About
+) -> list[Error]:
+    """What keeps a kubelet from starting them: the pod itself says only that its containers are
+    being created, for as long as it takes."""
     alive = [pod for pod in pods if not pod.ended and not pod.leaving]
     waiting = {pod.metadata.name for pod in alive if pod.spec.node_name and not pod.running}
     newest: dict[str, EventObject] = {}
     for event in found.events:
         name = event.involved_object.name
         soon = f'secret "{job}-token" not found' in event.message
-        if event.reason in MOUNT and name in waiting and not soon:
+        if event.reason in UNSTARTABLE and name in waiting and not soon:
             newest[name] = max(newest.get(name, event), event, key=lambda e: e.at)
     if not newest:
         return []
-    why = Counter(f"{e.reason}: {e.message}" for e in newest.values()).most_common(1)[0][0]
+    most = Counter((e.reason, e.message) for e in newest.values()).most_common(1)[0][0]
+    what = UNSTARTABLE[most[0]]
     return [
         Error(
             "pod-unstartable",
-            f"{_some(len(newest), len(alive), who)} cannot mount a volume",
-            why=why,
+            f"{_some(len(newest), len(alive), who)} cannot {what}",
+            why=": ".join(most),
             help=f"kubectl describe pod {min(newest)} -n {about.namespace}   (the pods start "
-            "automatically once the volume can be mounted)",
+            "automatically once that is possible)",
         )
     ]
 

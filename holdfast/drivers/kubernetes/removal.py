@@ -43,25 +43,26 @@ class Removal:
         self.keep(self._remove(pod))
 
     async def _remove(self, pod: Pod) -> None:
+        """Until it is gone: a deletion that was answered and never began is asked for again."""
         await self._output.glance(pod)
         wait_s = RETRY_S
-        while pod.uid in self._roster.pods:
+        while (there := self._roster.pods.get(pod.uid)) is not None:
             try:
-                if not await self._cluster.evict(pod.metadata.name, uid=pod.uid, grace_s=1):
-                    await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=1)
-                await self._force(pod)
-                return
+                await (self._force(there) if there.leaving else self._ask(there))
+                await asyncio.sleep(FENCED_S)
+                wait_s = RETRY_S
             except ApiError as error:
                 say(f"pod {pod.metadata.name} cannot be removed yet: {error}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_LAST_S)
 
+    async def _ask(self, pod: Pod) -> None:
+        if not await self._cluster.evict(pod.metadata.name, uid=pod.uid, grace_s=1):
+            await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=1)
+
     async def _force(self, pod: Pod) -> None:
-        while pod.uid in self._roster.pods:
-            if await self._machines.fenced(pod.spec.node_name):
-                await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=0)
-                return
-            await asyncio.sleep(FENCED_S)
+        if await self._machines.fenced(pod.spec.node_name):
+            await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=0)
 
     def keep(self, work: Coroutine[object, object, None]) -> None:
         """Do this in the background; a failure is said."""

@@ -37,8 +37,7 @@ def uid_of(node: str) -> str:
 
 def life(pod: Pod) -> str:
     """The id of the node that this pod runs now."""
-    restarts = max((c.restart_count for c in pod.status.container_statuses), default=0)
-    return pod.uid if restarts == 0 else f"{pod.uid}.{restarts + 1}"
+    return pod.uid if pod.restarts == 0 else f"{pod.uid}.{pod.restarts + 1}"
 
 
 class Roster:

@@ -2,8 +2,9 @@
 
 `on_listed` gets all objects there are, `on_change` each change after that. A watch that ends, is
 cut or meets a busy server goes on from the last version that was heard of; only if that is too old
-(410) is everything listed again, and `on_listed` gets all of it a second time. So whoever listens
-must reconcile in `on_listed`: what it knew and is not in there is gone.
+(410), or refused for another reason that does not pass, is everything listed again, and `on_listed`
+gets all of it a second time. So whoever listens must reconcile in `on_listed`: what it knew and is
+not in there is gone.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from holdfast.drivers.kubernetes.cluster import ApiError, Bookmark, Change, Cluster, GoneError, Kind
+from holdfast.drivers.kubernetes.cluster import ApiError, Bookmark, Change, Cluster, Kind
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ async def follow(
                     on_change(told)
             failures += time.monotonic() - began < SHORT_S
         except ApiError as exc:
-            version = "" if isinstance(exc, GoneError) else version
+            version = version if exc.transient else ""
             failures += 1
             on_trouble(exc)
         if failures:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from holdfast.actions import Entry
 from holdfast.drivers.kubernetes import incluster, shelf
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import PODS
+from holdfast.drivers.kubernetes.driver import LISTEN
 from holdfast.drivers.kubernetes.gather import Gathering, Running
 from holdfast.drivers.kubernetes.incluster import (
     Place,
@@ -23,6 +25,7 @@ from holdfast.drivers.kubernetes.incluster import (
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.events import ControllerResumed
 from holdfast.journal import VERSION, Header, Journal
+from holdfast.shell.server import Server
 from holdfast.shell.succession import RollCall, position_of
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine
@@ -52,6 +55,27 @@ def test_a_pod_that_cannot_be_removed_holds_up_nobody(capsys: pytest.CaptureFixt
 
     playing(act)
     assert "pod a cannot be removed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_controller_is_reached_over_either_family(host: str) -> None:
+    """Pods of a cluster that has IPv6 only have no other address, and its kubelet none to probe."""
+
+    six = Path("/proc/net/if_inet6")
+    if ":" in host and not (six.is_file() and six.read_text()):
+        pytest.skip("this machine has no IPv6")
+
+    async def story() -> None:
+        server = Server(Mock(), "token", asyncio.get_running_loop().time)
+        await server.listen(LISTEN)
+        assert server._server is not None
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        ports = {one.family: one.getsockname()[1] for one in server._server.sockets}
+        _, writer = await asyncio.open_connection(host, ports[family])
+        writer.close()
+        await server.close()
+
+    asyncio.run(story())
 
 
 def test_a_signal_ends_a_controller_that_only_waits() -> None:

@@ -260,6 +260,20 @@ def test_terms_go_on_after_somebody_has_deleted_the_lease() -> None:
     playing(story)
 
 
+def test_a_holder_that_may_not_make_a_deleted_lease_anew_is_in_doubt_and_has_not_lost_it() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        first = of(api, "a")
+        await first.acquire()
+        await api.delete(LEASES, "run-controller")
+        it.server.access.denied.add(("create", "leases"))
+        assert await first._still_ours()
+        it.server.access.denied.clear()
+        assert await first._still_ours()
+        assert it.store.get(LEASES, "default", "run-controller")["spec"]["holderIdentity"] == "a"
+
+    playing(story)
+
+
 def test_who_may_not_have_a_lease_says_so_at_once() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         it.server.access.denied.add(("*", "leases"))

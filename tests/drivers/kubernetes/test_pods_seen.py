@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.drivers.kubernetes.pods import ending, summary, taken, waits_for
-from tests.drivers.kubernetes.seen import condition, ended, pod
+from holdfast.drivers.kubernetes.pods import (
+    Pod,
+    ending,
+    main_container,
+    summary,
+    taken,
+    waits_for,
+)
+from holdfast.drivers.kubernetes.roster import life
+from tests.drivers.kubernetes.seen import RUNS, condition, ended, pod
 
 CREATING: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
 
@@ -67,6 +75,39 @@ def test_a_pod_says_what_it_waits_for(keys: dict[str, Any], told: str | None) ->
     scheduled = [condition("PodScheduled", "True")] if keys.get("machine", "m0") else []
     keys = {"conditions": scheduled, "phase": "Pending", **keys}
     assert waits_for(pod(**keys)) == told
+
+
+def proxied(**main: Any) -> Pod:
+    """A pod to which a mesh has added a proxy that runs, was started again twice, and is not ready;
+    kubelets list containers by their names."""
+    proxy = {"name": "istio-proxy", "state": RUNS, "ready": False, "restartCount": 2}
+    return pod(phase="Pending", containerStatuses=[proxy, {"name": "main", **main}])
+
+
+def test_a_proxy_that_runs_is_no_agent_that_does() -> None:
+    """For the minutes that an image takes to come, its node would be given up as silent."""
+    pulled = proxied(state=waiting("ImagePullBackOff", "no such tag"))
+    assert not pulled.running and not pulled.begun
+    assert waits_for(pulled) == "its image (ImagePullBackOff): no such tag"
+
+
+def test_what_starts_a_proxy_again_starts_no_agent_again() -> None:
+    runs = proxied(state=RUNS)
+    assert runs.running and runs.begun
+    assert (life(runs), main_container(runs)) == ("uid-run-0", "main")
+
+
+def test_an_agent_that_has_ended_beside_a_proxy_that_runs_on_was_there() -> None:
+    """Its pod is never said to have ended: somebody has to notice that nobody registers."""
+    gone = proxied(state={"terminated": {"exitCode": 1}})
+    assert gone.begun and not gone.running and not gone.ended
+
+
+def test_a_proxy_that_is_no_container_of_the_pod_hides_nothing_either() -> None:
+    """Native sidecars are init containers that run on."""
+    beside = [{"name": "istio-proxy", "state": RUNS, "ready": False, "restartCount": 2}]
+    pulled = pod(state=waiting("ErrImagePull", "busy"), initContainerStatuses=beside)
+    assert waits_for(pulled) == "its image (ErrImagePull): busy"
 
 
 def test_a_pod_that_a_queue_holds_back_names_it_also_where_nobody_knows_the_job() -> None:

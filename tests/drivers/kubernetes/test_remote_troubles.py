@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast.drivers.kubernetes.pods import Pod, PodSpec
 from holdfast.drivers.kubernetes.record import Recorded
@@ -89,20 +90,30 @@ def test_a_record_of_which_a_part_is_missing_says_which() -> None:
     assert (error.slug, error.why, error.status) == ("record-incomplete", "no shards", 3)
 
 
-def test_a_volume_that_cannot_be_mounted_is_told_in_the_words_of_the_kubelet() -> None:
-    said = 'MountVolume.SetUp failed for volume "data" : mount failed: exit status 32'
+@pytest.mark.parametrize(
+    ("reason", "said", "what"),
+    [
+        ("FailedMount", 'MountVolume.SetUp failed for volume "data" : mount failed: exit status 32',
+         "mount a volume"),
+        ("FailedCreatePodSandBox", "plugin type=\"aws-cni\": failed to assign an IP address",
+         "get a network and a sandbox"),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_pod_from_starting_is_told_in_the_words_of_the_kubelet(
+    reason: str, said: str, what: str
+) -> None:
     who = {"kind": "Pod", "name": "run-0"}
     event = msgspec.convert(
-        {"involvedObject": who, "reason": "FailedMount", "message": said, "type": "Warning"},
+        {"involvedObject": who, "reason": reason, "message": said, "type": "Warning"},
         EventObject,
     )
     placed = msgspec.convert({"nodeName": "m-0"}, PodSpec)
     creating = msgspec.structs.replace(waits("run-0", "ContainerCreating"), spec=placed)
     (error,) = troubles(look(creating, runs("run-1"), runs("run-2")), Evidence([event]), ABOUT)
     assert (error.slug, error.what) == (
-        "pod-unstartable", "1 of 3 nodes of run cannot mount a volume",
+        "pod-unstartable", f"1 of 3 nodes of run cannot {what}",
     )  # fmt: skip
-    assert error.why == f"FailedMount: {said}"
+    assert error.why == f"{reason}: {said}"
     up = look(runs("run-0"), runs("run-1"), runs("run-2"))
     assert troubles(up, Evidence([event]), ABOUT) == [], "old events outlive their cause"
 

@@ -10,6 +10,7 @@ from holdfast.drivers.kubernetes.manifests.names import ROLE
 from holdfast.drivers.kubernetes.manifests.render import as_text, render, requested
 from holdfast.drivers.kubernetes.manifests.request import NEWEST, Body, Request
 from holdfast.drivers.kubernetes.manifests.support.protection import KEPT, kept_count
+from holdfast.drivers.kubernetes.pods import MAIN
 from holdfast.spec.cluster import ENGINES, Engine, Mode
 from tests.drivers.kubernetes.asking import asked, job
 
@@ -50,6 +51,16 @@ def test_the_budget_counts_the_pods_that_there_are(
         return  # its pods come of the submission
     counted = sum(count for labels, count in pods(render(asked_for)) if labels[ROLE] in KEPT)
     assert counted == kept_count(asked_for)
+
+
+@pytest.mark.parametrize(("engine", "mode", "keys"), CASES)
+def test_the_container_of_a_pod_is_known_by_its_name(
+    engine: Engine, mode: Mode, keys: dict[str, Any]
+) -> None:
+    """Whatever a cluster adds, a kubelet lists all of them by their names."""
+    for spot in File(render(request(engine, mode, keys))).pods:
+        ours = [one["name"] for one in spot.body["spec"]["containers"]]
+        assert len(MAIN & set(ours)) == 1, ours
 
 
 @pytest.mark.parametrize(("engine", "mode", "keys"), CASES)

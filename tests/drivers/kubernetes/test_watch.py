@@ -157,9 +157,14 @@ def test_a_version_that_is_too_old_means_a_new_list_and_nothing_is_missed() -> N
     following(act)
 
 
-def test_410_as_an_answer_is_the_same_as_410_in_the_stream() -> None:
+@pytest.mark.parametrize("code", [410, 400])
+def test_what_does_not_pass_by_itself_as_an_answer_is_the_same_as_410_in_the_stream(
+    code: int,
+) -> None:
+    """A server that was put back from a copy may not know the version at all."""
+
     async def act(it: FakeCluster, known: Known) -> None:
-        it.faults.add(Fault("watch", code=410))
+        it.faults.add(Fault("watch", code=code))
         it.http.drop()
         await it.until(lambda: known.lists == 2)
         put(it, "second")

@@ -100,8 +100,20 @@ def pod(store: Store, namespace: str, body: Body) -> None:
     if JOB_SET in body["metadata"].get("labels", {}) and spec["priority"] < 0:
         why = "a valid label must be an empty string or consist of alphanumeric characters"
         raise invalid("Pod", name, f"metadata.labels: {spec['priority']}: {why}")
+    _check_affinity(spec, name)
     body["status"] = {"phase": "Pending", "qosClass": "Burstable"}
     _within_quota(store, namespace, body)
+
+
+def _check_affinity(spec: Body, name: str) -> None:
+    """A field of a machine, which is its name, is compared with one value."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms", []):
+        for one in term.get("matchFields", []):
+            if one["key"] != "metadata.name" or len(one["values"]) != 1:
+                why = "must be only one value when `operator` is 'In' or 'NotIn'"
+                raise invalid("Pod", name, f"spec.affinity.nodeAffinity.matchFields: {why}")
 
 
 def pod_defaults(spec: Body) -> None:

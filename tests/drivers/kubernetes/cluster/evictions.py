@@ -7,6 +7,10 @@ from tests.drivers.kubernetes.cluster.selectors import fits
 from tests.drivers.kubernetes.cluster.store import Store
 
 PERCENT = 100
+TWO = (
+    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
+    "support."
+)
 
 
 def evict(store: Store, namespace: str, name: str, eviction: Body) -> Body:
@@ -18,7 +22,10 @@ def evict(store: Store, namespace: str, name: str, eviction: Body) -> Body:
         raise RefusalError(409, f"Precondition failed: UID in precondition: {uid}")
     ended = pod["status"].get("phase") in ("Succeeded", "Failed")
     if not ended and "deletionTimestamp" not in pod["metadata"]:
-        for budget in store.all(BUDGETS, namespace):
+        budgets = [one for one in store.all(BUDGETS, namespace) if _covers(one, pod)]
+        if len(budgets) > 1:
+            raise RefusalError(500, TWO)
+        for budget in budgets:
             _within(store, budget, pod)
     disrupt(store, pod, "EvictionByEvictionAPI", "Eviction API: evicting")
     store.delete(PODS, namespace, name, uid=uid, grace_s=options.get("gracePeriodSeconds"))
@@ -35,10 +42,12 @@ def disrupt(store: Store, pod: Body, reason: str, message: str) -> None:
     store.change(PODS, meta["namespace"], meta["name"], edit)
 
 
+def _covers(budget: Body, pod: Body) -> bool:
+    return fits(budget["spec"]["selector"], pod["metadata"].get("labels", {}))
+
+
 def _within(store: Store, budget: Body, pod: Body) -> None:
     namespace, selector = pod["metadata"]["namespace"], budget["spec"]["selector"]
-    if not fits(selector, pod["metadata"].get("labels", {})):
-        return
     covered = [
         p for p in store.all(PODS, namespace) if fits(selector, p["metadata"].get("labels", {}))
     ]

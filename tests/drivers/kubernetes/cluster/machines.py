@@ -28,7 +28,7 @@ def node(name: str, capacity: Body, labels: Body) -> Body:
     amounts = {**CAPACITY, **capacity}
     conditions = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
     status = {"capacity": amounts, "allocatable": amounts, "conditions": conditions}
-    meta = {"name": name, "labels": {HOSTNAME: name, **labels}}
+    meta = {"name": name, "labels": {HOSTNAME: f"host-of-{name}", **labels}}
     return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {}, "status": status}
 
 

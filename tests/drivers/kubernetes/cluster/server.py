@@ -153,7 +153,7 @@ class ApiServer:
             case "create":
                 return _json(self._create(request, route, user), 201)
             case "update" | "patch":
-                return _json(self._change(verb, request, route))
+                return _json(self._change(verb, request, route, user))
             case "delete":
                 return _json(self._delete(request, route))
             case "deletecollection":
@@ -285,7 +285,7 @@ class ApiServer:
             admission.mark_job(new)
         return new
 
-    def _change(self, verb: str, request: Request, route: Route) -> Body:
+    def _change(self, verb: str, request: Request, route: Route, user: str) -> Body:
         media = request.headers.get("content-type", "").partition(";")[0]
         body = _parsed(request)
         old = self.store.find(route.kind, route.namespace, route.name)
@@ -294,6 +294,7 @@ class ApiServer:
             self._expected(route, body)
             self._validate(request, body)
             if old is None:
+                self.access.check(user, _wish("create", route, ""))
                 return self._applied_anew(request, route.kind, at_home, body)
             force = request.query.get("force") == "true"
             wish = {k: v for k, v in body.items() if route.part or k != "status"}
