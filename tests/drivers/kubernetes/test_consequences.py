@@ -20,7 +20,7 @@ REFUSED: set[Engine] = {"rayjob"}
 
 
 def told(engine: Engine, **keys: Any) -> list[str]:
-    schedule = SCHEDULE if engine == "cronjob" else {}
+    schedule: dict[str, Any] = SCHEDULE if engine == "cronjob" else {}
     request = asked(engine, namespace="team", **schedule, **keys)
     assert problems(request) == []
     return list(consequences(request))
