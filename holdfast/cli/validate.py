@@ -63,6 +63,7 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
 
     from holdfast.cli.lint import told
     from holdfast.drivers.kubernetes.lint import lint
+    from holdfast.drivers.kubernetes.manifests.consequences import consequences
     from holdfast.drivers.kubernetes.manifests.render import unchecked
     from holdfast.spec.reading import named
 
@@ -72,7 +73,7 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
     valid = not any(finding.level == "error" for finding in findings)
     for text in told(named(file), findings):
         talk(text)
-    notes = [*_notes(request.job, request.workers), *_fixed(request)]
+    notes = [*_notes(request.job, request.workers), *consequences(request)]
     if as_json:
         found = [asdict(finding) for finding in findings]
         job = request.job.model_dump(mode="json")
@@ -95,23 +96,6 @@ def _notes(job: "Job", workers: int | str) -> list[str]:
         if why := across_nodes(dimensions, workers):
             found.append(f"parallel: {why}")
     return found
-
-
-def _fixed(request: "Request") -> list[str]:
-    """Where the pods of an elastic job stay as many as they are, whatever its size."""
-    from holdfast.drivers.kubernetes.manifests.checks.limits import honours
-    from holdfast.drivers.kubernetes.manifests.kueue import queue_of
-
-    engine, queued = request.engine, bool(queue_of(request.job))
-    resized = not queued and honours("elasticity.max_nodes", engine, "managed")
-    if not request.managed or request.job.elasticity is None or resized:
-        return []
-    where = " in a Kueue queue" if queued else ""
-    return [
-        f"elasticity: engine {engine}{where} is not resized: it keeps "
-        f"{count(request.pods, 'pod')}; those that do not train wait as spares and keep their "
-        f"resources, and the job cannot grow beyond {count(request.nodes, 'node')}"
-    ]
 
 
 def size(job: "Job") -> str:

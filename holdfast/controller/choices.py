@@ -41,13 +41,14 @@ def situation(
     return Situation(
         trouble=trouble,
         history=history,
-        means=_means(state, older),
+        means=_means(state, older, trouble.node),
         prices=_prices(state, restore),
     )
 
 
-def _means(state: State, older: int | None) -> Means:
+def _means(state: State, older: int | None, blamed: str) -> Means:
     limits = state.limits
+    named = (node for node in state.nodes.values() if node.name == blamed)
     return Means(
         spares=conditions.sound_spares(state),
         cold=conditions.cold_spares(state),
@@ -58,6 +59,7 @@ def _means(state: State, older: int | None) -> Means:
         target=state.target,
         older=older,
         replace_after=limits.replace_after,
+        held=conditions.held(state, next(named, None) if blamed else None),
         skips=skipping.left(state),
         checks=bool(limits.checks),
         repeats=repetitions.wanted(state) is not None,

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.controller.policies import replace
 from holdfast.controller.policies.ladder import ALERTS_S, is_lasting
-from holdfast.controller.state import HealthRecord, Node, State
+from holdfast.controller.state import HealthRecord, LeftNode, Node, State
 from holdfast.events import Diagnosed, HealthChanged, Severity
 
 CAUSE = "hardware-fault"
@@ -133,9 +133,45 @@ def retiring(state: State) -> list[str]:
         for _, node in sorted(state.ranks.items())
         if (departure(state, node) if stays else is_doubtful(state, node))
     ]
+    sick = [n for n in sick if departure(state, n) or not held(state, state.nodes[n])]
     missing = len(state.vacant or ())
     bearable = max(1, state.limits.copies) if state.instrumented else state.size
     return sick[: max(0, min(sound_spares(state), bearable) - missing)]
+
+
+def held(state: State, node: Node | None) -> str:
+    """Why no node, or not this one, is left for what it is blamed for: others were, just before."""
+    recent = _recent_removals(state)
+    most = replace.removals_most(state.limits.node_count)
+    if len(recent) >= most:
+        return f"{len(recent)} nodes were removed in the last hour, the limit for this job"
+    if node is None or not node.rack:
+        return ""
+    there = sum(1 for one in recent if one.rack == node.rack)
+    rack = there + sum(1 for other in state.nodes.values() if other.rack == node.rack)
+    if there >= replace.most_of_rack(rack):
+        return f"nodes removed from {node.rack} in the last hour: {there}; check that rack"
+    return ""
+
+
+def _recent_removals(state: State) -> list[LeftNode]:
+    since = state.now - replace.REMOVALS_S + replace.ROUNDING_S
+    return [one for one in state.removals if one.at > since]
+
+
+def removed(state: State, node: Node) -> None:
+    """It is left because it is blamed."""
+    state.removals = [*_recent_removals(state), LeftNode(state.now, node.rack)]
+
+
+def held_until(state: State) -> float | None:
+    """When a member that has a fault, and for which a spare waits, may be left; None if none is
+    held back."""
+    sick = [node for node in state.health if state.nodes[node].node_rank is not None]
+    kept = any(faults(state, node) and held(state, state.nodes[node]) for node in sick)
+    if not (kept and state.limits.replace_after and sound_spares(state)):
+        return None
+    return min(one.at for one in _recent_removals(state)) + replace.REMOVALS_S
 
 
 def cordon(state: State, node: Node) -> str:
@@ -147,7 +183,7 @@ def cordon(state: State, node: Node) -> str:
     state.cordoned = recent
     if len(recent) >= replace.cordons_most(state.limits.node_count):
         return f"{len(recent)} cordoned within a day"
-    if node.rack and len(there) >= replace.cordons_most_of_rack(rack):
+    if node.rack and len(there) >= replace.most_of_rack(rack):
         return f"{len(there)} of {node.rack} cordoned within a day, so check what that rack shares"
     state.cordoned = [*recent, state.now]
     if node.rack:

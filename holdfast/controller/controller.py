@@ -505,6 +505,8 @@ def _deadline_passed(state: State) -> list[AnyAction]:
     machines.recheck(state)
     if state.ask_at is not None and at >= state.ask_at:
         return nodes.top_up(state, state.held_back)
+    if state.held_until is not None and at >= state.held_until and (left := health.review(state)):
+        return left
     if shrink_at is not None and at >= shrink_at:
         return attempts.try_start(state)
     if state.wait_deadline is not None and at >= state.wait_deadline:

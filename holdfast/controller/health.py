@@ -61,8 +61,10 @@ def _tolerate(state: State, node: Node, event: HealthChanged, *, lasting: bool) 
 
 def review(state: State) -> list[AnyAction]:
     """Stop an attempt in which a member has a fault and somebody sound can take its place."""
+    state.held_until = None
     if state.phase not in TRAINING:
         return []
+    state.held_until = conditions.held_until(state)
     sick = [state.nodes[node] for node in conditions.retiring(state)]
     sick = [node for node in sick if not attempts.all_finished(state, node)]
     first = next((node for node in sick if conditions.faults(state, node.node)), None)

@@ -393,8 +393,9 @@ def _retire(state: State) -> list[AnyAction]:
             actions += _give_up(state, node_id, told, innocent=True)
             continue
         trouble = choices.of_fault(state, state.nodes[node_id], trains=False)
-        chosen = choices.choose(state, trouble)
-        if chosen.rung is Rung.REPLACE:
+        situation = choices.situation(state, trouble)
+        chosen = ladder.choose(situation)
+        if chosen.rung is Rung.REPLACE and ladder.asks_node(situation):
             choices.record(state, chosen, trouble)
             actions += _give_up(state, node_id, chosen.reason)
     return actions
@@ -403,6 +404,8 @@ def _retire(state: State) -> list[AnyAction]:
 def _give_up(state: State, node_id: str, why: str, *, innocent: bool = False) -> list[AnyAction]:
     node = state.nodes[node_id]
     many = "" if innocent else conditions.cordon(state, node)
+    if conditions.departure(state, node_id) is None:
+        conditions.removed(state, node)
     kept = f"; its machine is not cordoned: {many}" if many else ""
     nodes.remove(state, node_id, why)
     incidents.note(state, "Fence", f"remove {node.name}: {why}{kept}")

@@ -267,6 +267,13 @@ class TierRecord(msgspec.Struct, kw_only=True):
     told: bool = False  # that saving fails, in a note
 
 
+class LeftNode(msgspec.Struct, frozen=True):
+    """A node was left because it was blamed."""
+
+    at: float
+    rack: str = ""
+
+
 class FailedCheck(msgspec.Struct, frozen=True):
     """A machine that has failed its checks."""
 
@@ -381,6 +388,8 @@ class State(msgspec.Struct, kw_only=True):
     faults: dict[str, list[float]] = {}  # node → recent device faults
     cordoned: list[float] = []  # when machines were, lately
     cordoned_there: dict[str, list[float]] = {}  # likewise, by rack
+    removals: list[LeftNode] = []  # the newest
+    held_until: float | None = None  # a member stays till then because of them
     workers_per_node: int = 0  # of the first node; all must agree
     instrumented: bool = False  # progress will be reported
     steps_seen: bool = False  # no, but steps of its optimizer, or in its output, are seen
@@ -498,7 +507,7 @@ class State(msgspec.Struct, kw_only=True):
         known = (
             self.start_deadline, self.wait_deadline, self.leave_deadline, self.quiet_deadline,
             self.sizing.shrink_deadline, self.sizing.grow_deadline,
-            self.updating.look_deadline, self.recheck_at, self.ask_at,
+            self.updating.look_deadline, self.recheck_at, self.ask_at, self.held_until,
         )  # fmt: skip
         return [at for at in known if at is not None]
 

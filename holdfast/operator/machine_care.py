@@ -5,6 +5,10 @@ and asks for all GPUs of the machine: it waits while others use them. What the c
 verdict: passed, the cordon ends; failed, it is renewed, and the third within 28 days stays until a
 person lifts it. No verdict (no image, no GPU seen, a pod that was evicted) changes nothing and is
 tried again. Cordons of people, and machines out of service, are left alone.
+
+A pod of the pool of spares (deploy/spares) holds its machine whether that has passed its check or
+not, and the scheduler would give it to the next replacement. So one that has failed is cordoned,
+and its pod makes room for one elsewhere.
 """
 
 import asyncio
@@ -19,7 +23,7 @@ from holdfast.checks.compare import CheckReport
 from holdfast.devices import RESOURCES
 from holdfast.diagnosis.machine_memory import UNTIL_A_PERSON, is_due, times_out
 from holdfast.drivers.kubernetes.cluster import NODES, PODS, ApiError, Cluster, DeniedError
-from holdfast.drivers.kubernetes.cordons import memory_of, settle
+from holdfast.drivers.kubernetes.cordons import cordon, memory_of, settle
 from holdfast.drivers.kubernetes.machines import OUT_OF_SERVICE, TAINT, Machine
 from holdfast.drivers.kubernetes.manifests.names import DOMAIN
 from holdfast.drivers.kubernetes.manifests.request import Body
@@ -30,6 +34,8 @@ SOON_S = 20.0  # while checks are under way
 AGAIN_S = 3600.0  # after a check without a verdict
 CHECK_S = 900  # for a check that runs
 CHECKED = f"{DOMAIN}/checks"
+POOL = "app.kubernetes.io/name=holdfast-spares"
+POOL_SHARE = 0.1  # of the cluster's machines that may be out, as `access.cordon_share` of a job
 DEVICE_CHECKS = frozenset(("matmul", "device memory", "model step"))
 BY = "the operator"
 COMMAND = ["holdfast", "check", "--quick", "--json"]
@@ -75,7 +81,24 @@ class MachineCare:
                 await self._remove(pod)
         for pod in by_name.values():  # their machines are gone
             await self._remove(pod)
+        await self._look_at_pool({one.metadata.name: one for one in machines})
         return bool(due)
+
+    async def _look_at_pool(self, machines: dict[str, Machine]) -> None:
+        """Its pods whose check has failed, where that says that the machine is bad."""
+        for pod in (await self._cluster.listed(PODS, Pod, labels=POOL)).items:
+            machine = machines.get(pod.spec.node_name)
+            if machine is None or not pod.failed_at_start:
+                continue
+            found, name = await self._found(machine, pod), machine.metadata.name
+            if not (found.verdict and found.why):
+                continue
+            why = f"failed its checks: {found.why}"
+            if refusal := await cordon(self._cluster, name, by=BY, why=why, share=POOL_SHARE):
+                self._say(f"spare machine {name} {why}; it is not cordoned: {refusal}")
+                continue
+            await self._remove(pod)
+            self._say(f"spare machine {name} {why}; it is cordoned, and another one is kept")
 
     async def _check(self, machine: Machine, pod: Pod | None, now: float) -> None:
         name = machine.metadata.name

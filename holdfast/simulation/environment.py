@@ -44,6 +44,7 @@ class Promise(StrEnum):
     WHOLE = "only whole replicas train"
     VERSIONS = "one version, and it is prepared"
     CHOICE = "the cheapest sufficient step"
+    RATE = "nodes are left at a limited rate"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller

@@ -27,6 +27,7 @@ from holdfast.events import (
     AnyEvent,
     AttemptStopped,
     ControllerResumed,
+    DeadlinePassed,
     Diagnosed,
     HealthChanged,
     MilestoneReached,
@@ -57,6 +58,7 @@ from holdfast.simulation.left_out import FairSkips, LeftOut
 from holdfast.simulation.memory import NodeMemory, ResumedFrom, holdings
 from holdfast.simulation.numbers import FiniteNumbers
 from holdfast.simulation.one_controller import OneTerm, Succession
+from holdfast.simulation.removals import FairRemovals
 from holdfast.simulation.resumption import Resumption, Samples, WholeSnapshots
 from holdfast.simulation.shared_faults import FairChecks
 from holdfast.simulation.sickness import Sickness
@@ -66,9 +68,9 @@ from holdfast.simulation.whole_replicas import WholeReplicas
 ISOLATE = "isolate"  # leaves a node on suspicion, which may be wrong: its machine stays in use
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
 """To stop what is not broken."""
-OF_HEALTH = (HealthChanged, NodeReady, NodesChecked, MilestoneReached)
+OF_HEALTH = (HealthChanged, NodeReady, NodesChecked, MilestoneReached, DeadlinePassed)
 """The same, where a member is sick: it is told, somebody can take its place, or others had to be
-replaced before."""
+replaced before, or were, and that is long enough ago."""
 OF_CHECKS = (NodesChecked, NodeUnfit)
 AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
@@ -175,12 +177,10 @@ class Efficiency:
             elif isinstance(action, Fence) and isinstance(event, Diagnosed | AttemptStopped):
                 slow = self.blame.may_be_replaced(action.node, event.attempt)
                 isolates = any(choice.step == ISOLATE for choice in entry.choices)
-                suspected = isolates and not action.blamed
-                if slow or suspected or self._is_faulty(action.node):
+                if slow or (isolates and not action.blamed) or self._is_faulty(action.node):
                     continue
-                faults = self._crashes.get(action.node, set())
-                faults = faults | self.blame.errors.on_device(action.node)
-                crashes = len(faults | self.blame.corruptions(action.node))
+                faults = self._crashes.get(action.node, set()) | self.blame.corruptions(action.node)
+                crashes = len(faults | self.blame.errors.on_device(action.node))
                 if crashes < self._replace_after:
                     return f"{action.node} is replaced and its workers crashed {crashes} times"
             elif isinstance(action, Fence) and isinstance(event, OF_CHECKS):
@@ -330,8 +330,8 @@ class Referees:
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Resumption()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Accounting(), OneTerm()
-        self._succession = Succession()
-        self._numbers, self._kept = FiniteNumbers(), KeptWorkers()
+        self._succession, self._numbers = Succession(), FiniteNumbers()
+        self._removals, self._kept = FairRemovals(hardship.limits.node_count), KeptWorkers()
         self._updates, self._assembly = FairUpdates(), WholeSnapshots()
         self._whole = WholeReplicas(hardship.limits.nodes_each)
         reference = hardship.limits.node_count * hardship.workers
@@ -455,6 +455,7 @@ class Referees:
         self.entries = entry.seq
         self._judge(Promise.BLAME, self.blame.journaled(entry))
         self._judge(Promise.CHOICE, choosing.judged(entry))
+        self._judge(Promise.RATE, self._removals.journaled(entry))
         self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
         self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
         self._judge(Promise.FINITE, self._numbers.journaled(entry))

@@ -11,14 +11,16 @@ from holdfast.checks.outcome import CheckResult
 from holdfast.diagnosis import machine_memory as memories
 from holdfast.diagnosis.machine_memory import CORDON_S, PASSED, MachineMemory
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import NODES, PODS
+from holdfast.drivers.kubernetes.cluster import DEPLOYMENTS, NODES, PODS, PRIORITIES
 from holdfast.drivers.kubernetes.cordons import cordon, memory_of
 from holdfast.drivers.kubernetes.machines import MEMORY, OUT_OF_SERVICE, Machine
 from holdfast.operator import machine_care
 from holdfast.operator.machine_care import CHECKED, MachineCare, judged, pod_name
+from tests import quick_yaml
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.playing import playing
 from tests.more import sample
+from tests.tidy.source import ROOT
 
 BEFORE_S = 2 * CORDON_S + 60
 END = ("Succeeded", "Failed")
@@ -167,6 +169,96 @@ def lines(*checks: CheckResult) -> list[str]:
 GOOD = CheckResult(name="memory", state="ok", found="")
 NO_GPU = CheckResult(name="matmul", state="skipped", found="no PyTorch")
 GPU = CheckResult(name="matmul", state="ok", found="")
+
+
+POOL = ROOT / "deploy" / "spares"
+
+
+def spare_machines(command: str, story: Callable[[Ward], Any], count: int = 10) -> None:
+    """A cluster whose pool keeps one machine, and what its check does there."""
+
+    async def whole(it: FakeCluster, api: Api) -> None:
+        for body in quick_yaml.load_all((POOL / "classes.yaml").read_text()):
+            it.store.create(PRIORITIES, "", body)
+        (pool,) = quick_yaml.load_all((POOL / "pool.yaml").read_text())
+        pod = pool["spec"]["template"]["spec"]
+        (check,) = pod["initContainers"]
+        assert check["command"] == machine_care.COMMAND, "its verdict can be read"
+        check["command"] = ["/bin/sh", "-c", command]
+        for container in (check, *pod["containers"]):
+            container["image"] = "img:1"
+        pool["metadata"]["namespace"] = "default"
+        it.store.create(DEPLOYMENTS, "default", pool)
+        it.machine("m-0", cpu="4")
+        for number in range(1, count):
+            it.machine(f"m-{number}", cpu="1")  # no room for it
+        await story(Ward(it, api))
+
+    playing(whole)
+
+
+def pool_pods(ward: Ward) -> list[dict[str, Any]]:
+    labels = {"app.kubernetes.io/name": "holdfast-spares"}
+    return [p for p in ward.it.store.all(PODS) if labels.items() <= p["metadata"]["labels"].items()]
+
+
+async def checked_there(ward: Ward, exit_code: int) -> str:
+    """The name of the pod of the pool, once its check has ended like this."""
+
+    def is_over() -> bool:
+        told = [
+            one.get(key, {}).get("terminated", {}).get("exitCode")
+            for pod in pool_pods(ward)
+            for one in pod["status"].get("initContainerStatuses", [])
+            for key in ("state", "lastState")
+        ]
+        return exit_code in told
+
+    await ward.it.until(is_over)
+    return str(pool_pods(ward)[0]["metadata"]["name"])
+
+
+def test_a_machine_of_the_pool_that_fails_its_check_is_not_given_to_anybody() -> None:
+    async def story(ward: Ward) -> None:
+        name = await checked_there(ward, 1)
+        await ward.care.look(time.time())
+        memory = memory_of(ward.machine(), time.time())
+        assert ward.machine().cordoned and memory.cordon is not None
+        assert memory.cordon.why == "failed its checks: memory: 3 words differ"
+        assert "it is cordoned, and another one is kept" in ward.told[-1]
+        ward.it.machine("m-new", cpu="4")
+        await ward.it.until(
+            lambda: [p["spec"].get("nodeName") for p in pool_pods(ward)] == ["m-new"]
+        )
+        assert pool_pods(ward)[0]["metadata"]["name"] != name
+
+    printed = lines(_bad("memory", "3 words differ"))[-1]
+    spare_machines(f"echo '{printed}'; exit 1", story)
+
+
+def test_a_machine_of_the_pool_that_passes_or_of_which_nothing_is_known_stays() -> None:
+    async def story(ward: Ward) -> None:
+        name = await checked_there(ward, code)
+        await ward.care.look(time.time())
+        assert not ward.machine().cordoned and ward.told == []
+        assert [p["metadata"]["name"] for p in pool_pods(ward)] == [name]
+        assert "deletionTimestamp" not in pool_pods(ward)[0]["metadata"]
+
+    for code, printed in ((0, lines(GOOD)[-1]), (1, lines(GOOD)[-1]), (137, "Killed")):
+        spare_machines(f"echo '{printed}'; exit {code}", story)
+
+
+def test_no_more_machines_of_the_pool_are_cordoned_than_a_job_might() -> None:
+    """Not the last one there is: what fails may be the check."""
+
+    async def story(ward: Ward) -> None:
+        await checked_there(ward, 1)
+        await ward.care.look(time.time())
+        assert not ward.machine().cordoned and len(pool_pods(ward)) == 1
+        assert "it is not cordoned: " in ward.told[-1]
+
+    printed = lines(_bad("memory", "3 words differ"))[-1]
+    spare_machines(f"echo '{printed}'; exit 1", story, count=1)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
 ASSEMBLY, SAMPLES = Promise.ASSEMBLY, Promise.SAMPLES
-BLAME, SEEN, VERSIONS, CHOICE, KEPT, WHOLE = (
+BLAME, SEEN, VERSIONS, CHOICE, KEPT, WHOLE, RATE = (
     Promise.BLAME, Promise.SEEN, Promise.VERSIONS, Promise.CHOICE, Promise.KEPT, Promise.WHOLE,
+    Promise.RATE,
 )  # fmt: skip
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
@@ -52,6 +53,15 @@ MUTANTS: dict[str, Mutant] = {
         "return {}",
         WHOLE,
         first=853,
+    ),
+    "nodes are left as often as they are blamed": Mutant(
+        "controller/conditions.py",
+        "if len(recent) >= most:",
+        "if len(recent) > 1_000_000:",
+        RATE,
+        first=6,
+        hours=9.0,
+        nodes=16,
     ),
     "the dearest step is taken": Mutant(
         LADDER,

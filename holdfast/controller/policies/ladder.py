@@ -129,6 +129,10 @@ def asks_state(s: Situation) -> str:
 
 def asks_node(s: Situation) -> str:
     """Why the node should be left that the trouble happened on; else empty."""
+    return "" if s.means.held else _wants(s)
+
+
+def _wants(s: Situation) -> str:
     trouble, means = s.trouble, s.means
     if not trouble.node or trouble.harmless or trouble.user_error or trouble.environment:
         return ""
@@ -175,8 +179,8 @@ def asks_repetition(s: Situation) -> str:
 
 def asks_isolation(s: Situation) -> str:
     """Why a node should be left that nothing but verdicts speaks against; else empty."""
-    if alone := _asks_another(s):
-        return alone
+    if s.means.held or (alone := _asks_another(s)):
+        return "" if s.means.held else alone
     trouble, named = s.trouble, s.history.named
     known = trouble.cause in replace.NAMING and trouble.node and trouble.confidence >= SURE
     if not _puzzles(s) or asks_check(s) or not known or named < NAMED or not s.means.spares:
@@ -335,8 +339,8 @@ def _carry_on(s: Situation) -> Weighed:
 
 
 def _tolerated(s: Situation) -> str:
-    if s.trouble.faulty:
-        return "no healthy spare is available; keeping the suspect node"
+    if s.trouble.faulty or _wants(s):
+        return _suspect(s)
     if s.trouble.cause == replace.STRAGGLER:
         return "slow nodes are replaced only with recovery.stragglers: replace and a spare"
     if s.trouble.cause == ALERT:
@@ -385,7 +389,12 @@ def _forgiven(s: Situation) -> str:
     if faults < limit and not s.trouble.faulty:
         day = f"within {replace.WINDOW_S:g} s"
         return f"fault {faults} of {s.trouble.node} {day}; it is replaced after {limit}"
-    return "no healthy spare is available; keeping the suspect node"
+    return _suspect(s)
+
+
+def _suspect(s: Situation) -> str:
+    held = s.means.held if _wants(s) else ""
+    return held or "no healthy spare is available; keeping the suspect node"
 
 
 def _replace(s: Situation) -> Weighed:
@@ -415,9 +424,9 @@ def _cold(s: Situation) -> str:
 def _suspects(s: Situation) -> bool:
     """Whether to leave the node would help if it is to blame, though it may not be."""
     trouble = s.trouble
-    told = not (trouble.user_error or trouble.environment) and trouble.confidence >= SURE
-    blamed = told and bool(trouble.node) and replace.blames_machine(trouble.cause)
-    return blamed and not trouble.trains and s.means.spares > 0 and s.means.replace_after > 0
+    told = not (trouble.user_error or trouble.environment or trouble.trains or s.means.held)
+    blamed = told and trouble.confidence >= SURE and replace.blames_machine(trouble.cause)
+    return blamed and bool(trouble.node) and s.means.spares > 0 and s.means.replace_after > 0
 
 
 def _stays(s: Situation) -> str:
@@ -501,6 +510,8 @@ def _isolate(s: Situation) -> Weighed:
 
 
 def _kept(s: Situation) -> str:
+    if s.means.held and s.means.spares and (s.history.named >= NAMED or _whose(s) == "machine"):
+        return s.means.held
     if _whose(s) == "machine":
         held = "a suspect node stays while the attempt runs or a rank has no node"
         return "no healthy spare is available" if not s.means.spares else held

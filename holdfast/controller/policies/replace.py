@@ -25,6 +25,10 @@ REPLACE_AFTER = 2  # faults of one node within the window
 CORDONS_SHARE = 0.1  # of a job's nodes within the window
 CORDONS_MIN = 3
 RACK_SHARE = 0.5  # of the nodes that a job has in a rack, within the window
+REMOVALS_S = 3600.0
+REMOVALS_SHARE = 0.01  # of a job's nodes within that time
+REMOVALS_MIN = 4
+ROUNDING_S = 0.001  # of sums of seconds since the epoch
 
 
 def blames_machine(cause: str) -> bool:
@@ -58,10 +62,20 @@ def cordons_most(nodes: int) -> int:
     return max(CORDONS_MIN, math.ceil(CORDONS_SHARE * nodes))
 
 
-def cordons_most_of_rack(nodes: int) -> int:
+def most_of_rack(nodes: int) -> int:
     """How many of them, of a rack in which the job has, or has had, so many nodes.
 
     Nodes of a rack share power, cooling and a switch. Where more than half of them fail within a
     day, that is what is broken rather than each of them, and other nodes of the rack are no better.
     """
     return max(1, math.ceil(RACK_SHARE * nodes))
+
+
+def removals_most(nodes: int) -> int:
+    """How many nodes a job of this size may leave within `REMOVALS_S` because they are blamed.
+
+    At the highest failure rate that is published (see `cordons_most`) it is 37 times as many as are
+    to be expected. A loop of faults that comes along to every new machine then costs a cluster a
+    few nodes in an hour, whatever its verdicts say. Nodes that are gone are replaced all the same.
+    """
+    return max(REMOVALS_MIN, math.ceil(REMOVALS_SHARE * nodes))

@@ -105,6 +105,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     target: int = 1
     older: int | None = None  # newest committed checkpoint before what was restored
     replace_after: int = replace.REPLACE_AFTER
+    held: str = ""  # why no node is left for what it is blamed for: too many were just before
     skips: int = 0  # batches that may yet be left out
     checks: bool = False  # machines may be checked while nothing trains
     repeats: bool = False  # groups of nodes may repeat a step, and can

@@ -45,7 +45,7 @@ from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.removal import Removal
 from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
 from holdfast.drivers.kubernetes.shipped_code import ShippedCode
-from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
+from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply, whenever
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
@@ -135,7 +135,7 @@ class KubernetesDriver:
         self._telemetry = Telemetry(request.job, self._state, self._books, journal_path, now)
         self._record = Record(cluster, request.name, journal_path, self._look, owner)
         self._output = KeptLogs(cluster, request.name, owner)
-        avoided = Machines(cluster, request)
+        avoided = self._avoided = Machines(cluster, request)
         self._removal = Removal(cluster, self._roster, avoided, self._output)
         self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
         self._supply.images.put = self._shell.put
@@ -146,7 +146,7 @@ class KubernetesDriver:
         self._departures = ending.Departures(self._there)
         here = f"{cluster.namespace}/{request.name}"
         conditions = MachineConditions(controller.state, self._roster.machine, here)
-        self._machines = MachineWatch(cluster, conditions, self._shell.put)
+        self._machines = MachineWatch(cluster, conditions, avoided, self._shell.put)
 
     def _explained(self, event: AnyEvent) -> AnyEvent:
         """A fact with what the API says of it."""
@@ -158,6 +158,7 @@ class KubernetesDriver:
         def seen(entry: Entry, state: State) -> None:
             self._books.add(entry)
             self._machines.observe(entry.event)
+            self._avoided.heard(entry.event, state, self._roster.machine)
             self._notes.hear(entry)
             self._size.look()
             if self._supply.images.ever:
@@ -194,6 +195,9 @@ class KubernetesDriver:
         }
         if self._request.engine == "pods":  # a duty that has nothing to do would end, and fail
             duties["creating pods"] = self._supply.run
+            duties["recording machines to avoid"] = lambda: whenever(
+                self._avoided.changed, self._avoided.save, _not_recorded
+            )
         if self._admitted.may_differ:
             duties["reading the admitted size"] = self._admitted.run
         self._notifier.begin(say)
@@ -222,8 +226,9 @@ class KubernetesDriver:
         while True:
             try:
                 found = await self._cluster.listed(PODS, Pod, labels=self._label)
+                await self._avoided.load()
             except ApiError as error:
-                say(f"cannot list the pods of {self._request.name}: {error}")
+                say(f"cannot read what there is of {self._request.name}: {error}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_LAST_S)
             else:
@@ -373,6 +378,10 @@ class KubernetesDriver:
         queue = queue_of(self._request.job)
         trouble = self._supply.trouble or self._size.trouble
         return trouble or self._roster.waiting_for(self._state.wanted, queue)
+
+
+def _not_recorded(error: ApiError) -> None:
+    say(f"the machines that new pods avoid cannot be recorded: {error}")
 
 
 def stop_by_signal(driver: KubernetesDriver, end: Callable[[], object]) -> None:

@@ -1,37 +1,150 @@
-"""Machines whose devices failed: keep this job off them, and with the right to, everybody.
+"""Machines that new pods of this job avoid: their devices failed, or their end is announced.
 
-Without `access.cordon` new pods of this job avoid the machine. With it the machine is cordoned for
-all, and what it did is remembered over jobs (`cordons.py`). Budgets keep a bug in a job from
-emptying a cluster: one of the job, beside that of the cluster.
+Where devices failed the machine is also cordoned for all, with `access.cordon`, and what it did is
+remembered over jobs (`cordons.py`). Budgets keep a bug in a job from emptying a cluster: one of the
+job, beside that of the cluster.
+
+A machine is avoided until it is gone or comes back anew, which takes the right to see machines,
+until its notice is taken back, or for a time. The list is an annotation on the job's ConfigMap,
+because the controller may have run on a machine that goes.
 """
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.drivers.kubernetes.cluster import NODES, Cluster, NotFoundError
+from holdfast.controller import State
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, NODES, Cluster, NotFoundError
 from holdfast.drivers.kubernetes.cordons import cordon
 from holdfast.drivers.kubernetes.machines import OUT_OF_SERVICE, Machine
+from holdfast.drivers.kubernetes.manifests.names import LEFT
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.talk import say
+from holdfast.events import AnyEvent, HealthChanged, Severity
 
 PER_HOUR = 3
 SHARE = 0.1  # of the job's nodes, at least one
+BLAMED_S = 86_400.0  # as long as a first cordon holds
+NOTICES = ("cloud-removal", "machine-leaving")
+GOES_S = 3600.0  # notices come a quarter of an hour ahead at most; then it is gone, or back
+
+
+class LeftMachine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One machine that new pods avoid."""
+
+    until: float  # wall clock
+    goes: bool = False  # its end was announced; else its devices failed
+    was: tuple[str, str] = ("", "")  # its Node object, and its boot; empty: not known
+
+    def came_back(self, now: tuple[str, str]) -> bool:
+        """Whether this is another machine of that name, or one that goes was started anew."""
+        object_, boot = (a != b and bool(a and b) for a, b in zip(self.was, now, strict=True))
+        return object_ or (boot and self.goes)
+
+
+_List = dict[str, LeftMachine]
 
 
 class Machines:
-    """The machines that this job has left."""
+    """The machines that this job has left, or is to leave."""
 
-    def __init__(self, cluster: Cluster, request: Request) -> None:
+    def __init__(
+        self, cluster: Cluster, request: Request, now: Callable[[], float] = time.time
+    ) -> None:
         self._cluster = cluster
         self._request = request
-        self._left: dict[str, str] = {}  # machine → why
+        self._now = now
+        self._left: _List = {}
+        self._seen: dict[str, tuple[str, str]] = {}  # what machines are now, by name
         self._cordons: list[float] = []  # monotonic times
+        self.changed = asyncio.Event()
+        """Set when there is something to `save`."""
+
+    async def load(self) -> None:
+        """What a controller before this one avoided. Raises `ApiError`."""
+        try:
+            body = await self._cluster.get(CONFIG_MAPS, f"{self._request.name}-job")
+        except NotFoundError:
+            return
+        text = (body["metadata"].get("annotations") or {}).get(LEFT, "{}")
+        try:
+            self._left = msgspec.json.decode(text, type=_List)
+        except msgspec.MsgspecError as error:
+            say(f"annotation {LEFT} is ignored: {error}")
+
+    async def save(self) -> None:
+        """For a controller after this one. Raises `ApiError`."""
+        text = msgspec.json.encode(self._avoided()).decode()
+        patch = {"metadata": {"annotations": {LEFT: text}}}
+        await self._cluster.patch(CONFIG_MAPS, f"{self._request.name}-job", patch)
+
+    def heard(self, event: AnyEvent, state: State, machine_of: Callable[[str], str]) -> None:
+        """A fact that the controller has heard: a notice, or that one was taken back."""
+        if not isinstance(event, HealthChanged) or event.condition not in NOTICES:
+            return
+        machine = machine_of(event.node)
+        if event.severity is Severity.LEAVES:
+            self.goes(machine)
+        elif machine in self._left:
+            others = [node for node in state.nodes if machine_of(node) == machine]
+            known = [one for node in others for one in state.health.get(node, {}).values()]
+            if not any(one.severity is Severity.LEAVES for one in known):
+                self.stays(machine)
+
+    def goes(self, machine: str) -> None:
+        """Its end is announced."""
+        known = self._left.get(machine)
+        if machine and not (known is not None and not known.goes):
+            self._leave(machine, GOES_S, goes=True)
+
+    def stays(self, machine: str) -> None:
+        """The notice was taken back."""
+        known = self._left.get(machine)
+        if known is not None and known.goes:
+            self._forget(machine)
+
+    def see(self, machine: Machine) -> None:
+        """A machine as it is now: whether it is still the one that was left."""
+        name, now = machine.metadata.name, machine.identity
+        self._seen[name] = now
+        known = self._left.get(name)
+        if known is not None and known.came_back(now):
+            self._forget(name)
+        elif known is not None and not all(known.was):
+            self._left[name] = msgspec.structs.replace(known, was=now)
+
+    def listed(self, machines: Sequence[Machine]) -> None:
+        """All machines that there are."""
+        there = {machine.metadata.name for machine in machines}
+        for gone in [name for name in (*self._seen, *self._left) if name not in there]:
+            self.gone(gone)
+        for machine in machines:
+            self.see(machine)
+
+    def gone(self, machine: str) -> None:
+        """It is no part of the cluster any more; one that gets its name is another."""
+        self._seen.pop(machine, None)
+        self._forget(machine)
+
+    def _leave(self, machine: str, for_s: float, *, goes: bool) -> None:
+        was = self._seen.get(machine, ("", ""))
+        self._left[machine] = LeftMachine(self._now() + for_s, goes, was)
+        self.changed.set()
+
+    def _forget(self, machine: str) -> None:
+        if self._left.pop(machine, None) is not None:
+            self.changed.set()
+
+    def _avoided(self) -> _List:
+        now = self._now()
+        self._left = {name: one for name, one in self._left.items() if one.until > now}
+        return self._left
 
     async def leave(self, machine: str, why: str) -> None:
         """New pods of this job avoid it; with the right to, it is tainted."""
-        self._left[machine] = why
+        self._leave(machine, BLAMED_S, goes=False)
         access = self._request.job.access
         if not access.cordon:
             return
@@ -58,10 +171,11 @@ class Machines:
     def avoided(self, pod: Body) -> Body:
         """This pod, kept off the machines that were left: by their names, which their label
         `kubernetes.io/hostname` need not have."""
-        if not self._left:
+        names = sorted(self._avoided())
+        if not names:
             return pod
         spec = dict(pod["spec"])
-        spec["affinity"] = _without(spec.get("affinity", {}), sorted(self._left))
+        spec["affinity"] = _without(spec.get("affinity", {}), names)
         return {**pod, "spec": spec}
 
     def _over_budget(self) -> str | None:

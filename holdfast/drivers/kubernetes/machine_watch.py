@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import NODES, ApiError, Change, Cluster, DeniedError
+from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
 from holdfast.drivers.kubernetes.machines import Machine
 from holdfast.drivers.kubernetes.talk import say
@@ -23,9 +24,14 @@ class MachineWatch:
     """Tells the controller, by `put`, which conditions of machines begin and end."""
 
     def __init__(
-        self, cluster: Cluster, conditions: MachineConditions, put: Callable[..., None]
+        self,
+        cluster: Cluster,
+        conditions: MachineConditions,
+        avoided: Machines,
+        put: Callable[..., None],
     ) -> None:
         self._cluster, self._conditions, self._put = cluster, conditions, put
+        self._avoided = avoided
         self._known: set[str] = set()  # machines
 
     async def run(self) -> None:
@@ -63,6 +69,7 @@ class MachineWatch:
         for gone in self._known - there:
             self._conditions.lose(gone)
         self._known = there
+        self._avoided.listed(machines)
         for machine in machines:
             self._put(*self._conditions.see(machine))
 
@@ -71,8 +78,10 @@ class MachineWatch:
         if change.type == "DELETED":
             self._known.discard(name)
             self._conditions.lose(name)
+            self._avoided.gone(name)
         else:
             self._known.add(name)
+            self._avoided.see(change.object)
             self._put(*self._conditions.see(change.object))
 
 

@@ -27,6 +27,7 @@ class _Meta(msgspec.Struct, rename="camel", frozen=True):
     """Metadata."""
 
     name: str
+    uid: str = ""
     resource_version: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -48,11 +49,18 @@ class _Spec(msgspec.Struct, frozen=True):
     unschedulable: bool = False
 
 
+class _NodeInfo(msgspec.Struct, frozen=True):
+    """What runs there."""
+
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
 class _Status(msgspec.Struct, frozen=True):
     """What the kubelet and others say of it."""
 
     conditions: list[Condition] = []
     allocatable: dict[str, str] = {}
+    node_info: _NodeInfo = msgspec.field(default_factory=_NodeInfo, name="nodeInfo")
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -66,3 +74,8 @@ class Machine(msgspec.Struct, frozen=True):
     def cordoned(self) -> bool:
         """Whether it carries our taint."""
         return any(taint.key == TAINT for taint in self.spec.taints)
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Which Node object it is, and since which start of the machine."""
+        return self.metadata.uid, self.status.node_info.boot_id

@@ -60,6 +60,7 @@ class Container(msgspec.Struct, rename="camel", frozen=True):
 
     name: str
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()  # of its life before
     ready: bool = False
     restart_count: int = 0
 
@@ -109,6 +110,13 @@ class Pod(msgspec.Struct, frozen=True):
         return self.ended or (
             bool(containers) and all(c.state.terminated is not None for c in containers)
         )
+
+    @property
+    def failed_at_start(self) -> bool:
+        """Whether an init container has failed, and is to be started again."""
+        containers = self.status.init_container_statuses
+        ended = (c.state.terminated or c.last_state.terminated for c in containers)
+        return any(end is not None and end.exit_code != 0 for end in ended)
 
     @property
     def leaving(self) -> bool:

@@ -53,6 +53,7 @@ SPARE = Means(spares=1, waiting=1, size=4, fewest=4, target=4)
 NONE = Means(size=4, fewest=4, target=4)
 GAP = Means(vacant=1, size=4, fewest=4, target=4)
 FILLED = Means(vacant=1, spares=1, waiting=1, size=4, fewest=4, target=4)
+HELD = Means(spares=1, waiting=1, size=4, fewest=4, target=4, held="4 removed")
 CHECKED = Means(spares=1, waiting=1, size=4, fewest=4, target=4, checks=True)
 ELASTIC = Means(vacant=1, size=4, fewest=2, target=4)
 GROUPS = Means(spares=1, waiting=1, size=4, fewest=4, target=4, repeats=True)
@@ -88,6 +89,22 @@ TABLE = {
     "a GPU or disk is lost: at once": Row(R.REPLACE, SUM, GPU_LOST, ONCE),
     "it is, and no spare is sound": Row(R.RESTART, "keeping the suspect", GPU_LOST, ONCE, NONE),
     "the worker says that its GPU is lost: at once": Row(R.REPLACE, SUM, DEVICE_LOST, ONCE),
+    "it is, and too many were left": Row(R.RESTART, "4 removed", GPU_LOST, ONCE, HELD),
+    "second device fault, and too many were left": Row(R.RESTART, "4 removed", DEVICE, TWICE, HELD),
+    "first device fault, and too many were left": Row(R.RESTART, "fault 1", DEVICE, ONCE, HELD),
+    "one node hangs again and again, and too many were left": Row(
+        R.RESTART, "", HANG, History(fruitless=3, named=3), HELD
+    ),
+    "an error only ever on one node, and too many were left": Row(
+        R.RESTART, "only ever on b", SCRIPT, History(recurs=MACHINES), HELD
+    ),
+    "it trains, its GPU is lost, and too many were left": Row(
+        R.CARRY_ON, "4 removed", SICK, means=HELD
+    ),
+    "a node is lost, and too many were left": Row(
+        R.REPLACE, "1 node waits", LOST,
+        means=Means(vacant=1, spares=1, waiting=1, size=4, fewest=4, target=4, held="4 removed"),
+    ),
     "a version on trial failed": Row(
         R.ROLL_CODE, "version 2", SCRIPT, History(unproven="version 2 failed", again=True)
     ),
@@ -356,6 +373,7 @@ def means(draw: st.DrawFn) -> Means:
         target=draw(st.integers(fewest, size + 3)),
         older=draw(st.one_of(st.none(), COUNT)),
         replace_after=draw(st.integers(0, 3)),
+        held=draw(st.sampled_from(["", "4 removed"])),
         stragglers=draw(FLAG),
         checks=draw(FLAG),
         repeats=draw(FLAG),
@@ -410,6 +428,7 @@ def test_no_machine_is_left_for_the_script_or_its_surroundings_or_by_a_guess(s: 
     assert not (asked and trouble.cause == replace.STRAGGLER and not s.means.stragglers)
     assert not (asked and replace.blames_machine(trouble.cause) and trouble.confidence < 0.5)
     assert not (asked and trouble.trains and not s.means.spares), "it is better than none"
+    assert not (s.means.held and (asked or ladder.asks_isolation(s)))
 
 
 @settings(max_examples=examples(400), deadline=None)

@@ -12,6 +12,7 @@ from holdfast.controller.state import HealthRecord, Node, State
 from holdfast.drivers.kubernetes import machine_watch
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import NODES
+from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.machine_conditions import (
     ANNOUNCED,
     PRESSURES,
@@ -22,6 +23,7 @@ from holdfast.drivers.kubernetes.machine_conditions import (
 from holdfast.drivers.kubernetes.machine_watch import MachineWatch
 from holdfast.drivers.kubernetes.machines import OUT_OF_SERVICE, RACKS, Machine
 from holdfast.events import HealthChanged, NodeJoined, Severity
+from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.playing import playing
 
@@ -218,7 +220,11 @@ class Hearing:
         self.state = state(*nodes)
         self.told: list[HealthChanged] = []
         listens = listening(self.state, a="m-0", b="m-0")
-        self.watch = MachineWatch(api, listens, lambda *events: self.told.extend(events))
+        self.avoided = Machines(api, asked("pods"))
+        self.watch = MachineWatch(api, listens, self.avoided, self._told)
+
+    def _told(self, *events: HealthChanged) -> None:
+        self.told.extend(events)
 
     def joins(self, node: str) -> str:
         """The rack with which a node that joins is known."""
@@ -246,6 +252,23 @@ def test_machines_are_watched_and_a_node_that_joins_is_told_of_its_own() -> None
             watching.cancel()
         begun, over = ("machine-out-of-service", "fatal"), ("machine-out-of-service", "ok")
         assert there.heard() == [(node, *one) for one in (begun, over) for node in ("a", "b")]
+
+    playing(story, machines=1)
+
+
+def test_a_machine_that_is_seen_to_go_is_avoided_no_more() -> None:
+    """Another one may have its name."""
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        there = Hearing(api, "a")
+        for name in ("m-0", "m-1"):
+            there.avoided.goes(name)
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(there.watch.run())
+            await it.until(lambda: list(there.avoided._left) == ["m-0"])  # no m-1 is there
+            it.store.delete(NODES, "", "m-0")
+            await it.until(lambda: not there.avoided._left)
+            watching.cancel()
 
     playing(story, machines=1)
 

@@ -12,6 +12,7 @@ IMAGE = f"{DOMAIN}/image"  # which image a pod was made with, if an update has c
 ROLE = f"{DOMAIN}/role"  # node · spare · launcher · submitter · controller · chief · ps · evaluator
 STOP = f"{DOMAIN}/stop"  # annotation on the job's ConfigMap, a wish: now, gently
 SCALE = f"{DOMAIN}/scale"  # likewise: how many nodes are to train
+LEFT = f"{DOMAIN}/left-machines"  # likewise, of the controller: machines that new pods avoid
 UPDATE = f"{DOMAIN}/update"  # likewise: another version, as JSON of `UpdateJob`
 UPDATE_SPEC = f"{DOMAIN}/update-spec"  # likewise, from the operator: the spec has changed
 SPEC_CODE = f"{DOMAIN}/spec-code"  # on the job's ConfigMap: the `code` of its TrainingJob

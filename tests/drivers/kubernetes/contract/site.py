@@ -118,9 +118,12 @@ class Site:
                 status = await self.status()
                 if status is not None and condition(status):
                     return status
+                if status is not None and status.outcome is not None:
+                    break
                 await asyncio.sleep(LOOK_S)
-        told = f"not within {patience_s:g} s: {what}\n{status}\n{self.it.story()}"
-        raise AssertionError(told)
+        over = patience.is_over
+        told = f"not within {patience_s:g} s" if over else "not before the job ended"
+        raise AssertionError(f"{told}: {what}\n{status}\n{self.it.story()}")
 
     async def trains(self, *, attempt: int = 1, spares: int = 0, after: int = 0) -> JobStatus:
         """Wait until it trains in this attempt or a later one, with so many spares ready."""

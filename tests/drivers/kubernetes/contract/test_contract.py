@@ -232,6 +232,13 @@ async def _a_machine_that_is_announced_to_go_is_left_before_it_goes(site: Site) 
     await site.it.until(lambda: uid not in {p["metadata"]["uid"] for p in site.pods()})
     body = await site.api.get(NODES, machine)
     assert body["spec"]["taints"] == [taint], "and nobody cordons it for that"
+    newest = max(site.pods("node") + site.pods("spare"), key=_number)
+    assert machine in repr(newest["spec"]["affinity"]["nodeAffinity"]), "its successor avoids it"
+
+
+def _number(pod: dict[str, Any]) -> int:
+    """Pods are numbered as they are made."""
+    return int(pod["metadata"]["name"].rpartition("-")[2])
 
 
 async def _a_dead_machine_is_noticed_by_silence(site: Site) -> None:

@@ -20,6 +20,7 @@ parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--sick", type=Path, required=True)
 parser.add_argument("--how", choices=("hang", "error", "flip"), required=True)
 parser.add_argument("--steps", type=int, default=80)
+parser.add_argument("--pause", type=float, default=0.05)
 args = parser.parse_args()
 
 
@@ -60,5 +61,5 @@ for step, (inputs, targets) in state.steps(total=args.steps):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    time.sleep(0.05)
+    time.sleep(args.pause)
     run.log(loss=loss, tokens=len(inputs))
