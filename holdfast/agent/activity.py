@@ -48,7 +48,7 @@ def usage_of(process: psutil.Process) -> Usage:
     """Of a worker now. Raises `psutil.Error`."""
     times = process.cpu_times()
     threads = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
-    scheduled = {thread: _scheduled(process.pid, thread) for thread in threads}
+    scheduled = {thread: scheduled_of(process.pid, thread) for thread in threads}
     main_s = threads.pop(process.pid, 0.0)
     children_s = _of_ended(times)
     for child in process.children(recursive=True):
@@ -56,7 +56,7 @@ def usage_of(process: psutil.Process) -> Usage:
             of_child = child.cpu_times()
         except psutil.Error:
             continue
-        scheduled[child.pid] = _scheduled(child.pid, child.pid)
+        scheduled[child.pid] = scheduled_of(child.pid, child.pid)
         children_s += of_child.user + of_child.system + _of_ended(of_child)
     counted = {pid: one for pid, one in scheduled.items() if one is not None}
     return Usage(main_s + children_s, sum(threads.values()), counted, _bytes(process.pid))
@@ -77,7 +77,7 @@ def _bytes(pid: int) -> int:
     return sum(int(count) for name, _, count in counts if name in ("rchar", "wchar"))
 
 
-def _scheduled(pid: int, thread: int) -> Scheduled | None:
+def scheduled_of(pid: int, thread: int) -> Scheduled | None:
     """From `schedstat` (Documentation/scheduler/sched-stats.rst); None where the kernel does not
     count it."""
     try:
@@ -88,7 +88,7 @@ def _scheduled(pid: int, thread: int) -> Scheduled | None:
         return None
 
 
-def _starves(before: Scheduled | None, after: Scheduled, took_s: float) -> bool:
+def starves(before: Scheduled | None, after: Scheduled, took_s: float) -> bool:
     """Whether this thread would have taken `BUSY_SHARE` of a processor, had it got one."""
     ran_s, starved_s = before or Scheduled(0.0, 0.0)
     starved_s = after.starved_s - starved_s
@@ -106,12 +106,12 @@ def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: f
     many_bytes = after.bytes - before.bytes > BUSY_BYTES_S * took_s
     if after.scheduled:
         had = before.scheduled.get
-        starves = any(_starves(had(pid), one, took_s) for pid, one in after.scheduled.items())
+        wants = any(starves(had(pid), one, took_s) for pid, one in after.scheduled.items())
     else:
-        starves = any(look.state == RUNNABLE for look in looks)
+        wants = any(look.state == RUNNABLE for look in looks)
     if after.scheduled == before.scheduled:  # a wait is counted when it ends
-        starves = starves or all(look.state == RUNNABLE for look in looks)
-    if computes or many_bytes or starves:
+        wants = wants or all(look.state == RUNNABLE for look in looks)
+    if computes or many_bytes or wants:
         return Activity.BUSY
     others = {tuple(sorted((t.pid, t.frames) for t in threads[1:])) for threads in read}
     if len(others) > 1 or after.others_s - before.others_s > least_s:

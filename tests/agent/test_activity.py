@@ -24,7 +24,7 @@ STILL = [StackGroup(ranks=((0, 0),), state="sleeping")]
 
 def used(monkeypatch: pytest.MonkeyPatch, worker: Any, *counted: activity.Scheduled) -> Any:
     """Its usage, where its threads and children were scheduled like that: 1, 2 and so on."""
-    monkeypatch.setattr(activity, "_scheduled", lambda _pid, thread: counted[thread - 1])
+    monkeypatch.setattr(activity, "scheduled_of", lambda _pid, thread: counted[thread - 1])
     monkeypatch.setattr(activity, "_bytes", lambda _pid: 0)
     return activity.usage_of(worker)
 
@@ -66,7 +66,7 @@ def test_a_worker_that_got_no_processor_at_all_is_busy_though_none_of_its_waits_
 def test_a_kernel_that_counts_nothing_says_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {1: "0 0 0\n", 2: "5000000000 1000000000 7\n"}
     monkeypatch.setattr(Path, "read_text", lambda path: texts[int(path.parts[-2])])
-    assert [activity._scheduled(1, 1), activity._scheduled(1, 2)] == [None, (5.0, 1.0)]
+    assert [activity.scheduled_of(1, 1), activity.scheduled_of(1, 2)] == [None, (5.0, 1.0)]
 
 
 def test_what_a_process_below_has_waited_for_counts_as_before(
