@@ -6,7 +6,7 @@ stacks alone do not, and are there where stacks cannot be read. A thread that is
 gets no processor does not wait for anybody: on an overloaded machine nothing else would tell. But
 there, and below a limit of a container's processors, a thread that only wakes up now and then is
 ready for most of the time, too. So what counts is the share of a processor that a thread takes
-while it gets one or does not want it.
+while it gets one or does not want it, and that it runs for longer than it takes to look for news.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,9 @@ from holdfast.stacks import Activity, StackGroup
 
 BUSY_SHARE = 0.2  # of one processor; a wait that wakes up now and then takes less
 BUSY_BYTES_S = 1 << 20  # read or written
+TURN_S = (
+    5e-4  # who computes is taken off its processor after milliseconds, who wakes up goes sooner
+)
 RUNNABLE = "running"
 NANOSECOND = 1e-9
 
@@ -28,6 +31,7 @@ class Scheduled(NamedTuple):
 
     ran_s: float
     starved_s: float  # ready to run, and without a processor
+    turns: int = 0  # how often it has got one
 
 
 class Usage(NamedTuple):
@@ -81,19 +85,21 @@ def scheduled_of(pid: int, thread: int) -> Scheduled | None:
     """From `schedstat` (Documentation/scheduler/sched-stats.rst); None where the kernel does not
     count it."""
     try:
-        ran, starved, *_ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
-        counts = ran != "0"  # of a kernel without CONFIG_SCHED_INFO all are 0
-        return Scheduled(int(ran) * NANOSECOND, int(starved) * NANOSECOND) if counts else None
+        text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
+        ran, starved, turns = map(int, text.split())
+        counts = ran > 0  # of a kernel without CONFIG_SCHED_INFO all are 0
+        return Scheduled(ran * NANOSECOND, starved * NANOSECOND, turns) if counts else None
     except (OSError, ValueError):
         return None
 
 
 def starves(before: Scheduled | None, after: Scheduled, took_s: float) -> bool:
     """Whether this thread would have taken `BUSY_SHARE` of a processor, had it got one."""
-    ran_s, starved_s = before or Scheduled(0.0, 0.0)
-    starved_s = after.starved_s - starved_s
+    had = before or Scheduled(0.0, 0.0)
+    ran_s, starved_s = after.ran_s - had.ran_s, after.starved_s - had.starved_s
     could_s = max(took_s - starved_s, 0.0)
-    return starved_s > BUSY_SHARE * took_s and after.ran_s - ran_s >= BUSY_SHARE * could_s
+    computes = ran_s >= max(BUSY_SHARE * could_s, TURN_S * (after.turns - had.turns))
+    return computes and starved_s > BUSY_SHARE * took_s
 
 
 def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: float) -> Activity:

@@ -110,6 +110,7 @@ def test_one_that_is_ready_to_compute_and_gets_next_to_no_processor_is_not_idle(
         Scheduled(9.0, 100.0),  # sleeps
         Scheduled(9.001, 100.0 + 0.1 * SAMPLE_S),  # waits for its turn, once it wakes up
         Scheduled(9.001, 100.0 + 0.9 * SAMPLE_S),  # likewise, on a machine that is far too busy
+        Scheduled(9.001, 100.0 + SAMPLE_S, 50),  # likewise, for longer than it sleeps
     ],
 )
 def test_one_that_sleeps_or_only_wakes_up_is_idle_however_long_it_waits_for_its_turn(
