@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from holdfast.agent.processes import content
 from holdfast.stacks import Activity, StackGroup
 
 BUSY_SHARE = 0.2  # of one processor; a wait that wakes up now and then takes less
@@ -85,8 +86,8 @@ def scheduled_of(pid: int, thread: int) -> Scheduled | None:
     """From `schedstat` (Documentation/scheduler/sched-stats.rst); None where the kernel does not
     count it."""
     try:
-        text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
-        ran, starved, turns = map(int, text.split())
+        counted = content(f"/proc/{pid}/task/{thread}/schedstat")
+        ran, starved, turns = map(int, counted.split())
         counts = ran > 0  # of a kernel without CONFIG_SCHED_INFO all are 0
         return Scheduled(ran * NANOSECOND, starved * NANOSECOND, turns) if counts else None
     except (OSError, ValueError):

@@ -14,11 +14,10 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.agent.activity import Scheduled, scheduled_of, starves
-from holdfast.agent.processes import processor_s, tree
+from holdfast.agent.processes import content, processor_s, tree
 from holdfast.agent.workers import Worker
 from holdfast.events import Milestone
 from holdfast.page import Page
@@ -26,8 +25,8 @@ from holdfast.page import Page
 SAMPLE_S = 2.5
 LATE_S = 10.0  # between two samples: nobody knows what was meanwhile
 IDLE_SHARE = 0.02  # of one processor
-SWITCHES = "ctxt_switches:"  # both kinds
-MOVED = ("rchar:", "wchar:")
+SWITCHES = b"ctxt_switches:"  # both kinds
+MOVED = (b"rchar:", b"wchar:")
 
 
 class Counts(NamedTuple):
@@ -172,10 +171,10 @@ def _wants_processor(
     return any(starves(had, has, took_s) for had, has in known)
 
 
-def _numbers(path: str, names: tuple[str, ...]) -> int:
+def _numbers(path: str, names: tuple[bytes, ...]) -> int:
     """The sum of what stands behind these names; 0 where the kernel does not say."""
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = content(path).splitlines()
     except OSError:
         return 0
     return sum(int(line.split()[-1]) for line in lines if line.split()[0].endswith(names))

@@ -1,6 +1,5 @@
 """What is counted as activity of a worker."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,8 +78,8 @@ def test_a_worker_that_got_no_processor_at_all_is_busy_though_none_of_its_waits_
 
 
 def test_a_kernel_that_counts_nothing_says_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {1: "0 0 0\n", 2: "5000000000 1000000000 7\n"}
-    monkeypatch.setattr(Path, "read_text", lambda path: texts[int(path.parts[-2])])
+    texts = {"1": b"0 0 0\n", "2": b"5000000000 1000000000 7\n"}
+    monkeypatch.setattr(activity, "content", lambda path: texts[path.split("/")[-2]])
     assert [activity.scheduled_of(1, 1), activity.scheduled_of(1, 2)] == [None, (5.0, 1.0, 7)]
 
 
