@@ -1,4 +1,7 @@
-"""The kinds of faults of benchmarks/faults.py, and what Holdfast should call them."""
+"""The kinds of faults of benchmarks/faults.py, and what Holdfast should call them.
+
+Those of `NO_STEPS` are done by a script of which no steps are seen, and some of them are no fault.
+"""
 
 from typing import NamedTuple
 
@@ -17,6 +20,7 @@ class Kind(NamedTuple):
     fact: type[Event] | None = None  # that tells it, where it is told and nothing is done
     outside: bool = False  # done by benchmarks/faults.py, once the script has said that it is time
     needs: str = ""  # of benchmarks/fault_stage.py
+    steps_seen: bool = True  # by a script that reports them
     with_problem: bool = False  # its causes say which known problem the incident has to name, too
 
 
@@ -29,7 +33,10 @@ def _only_outside(name: str) -> Kind:
     return _outside(name)._replace(outside=True)
 
 
+NO_STEPS = "no steps: "
 HANG = Kind(("hang",))
+SILENT = HANG._replace(steps_seen=False)
+MEANT = SILENT._replace(causes=(), has_rank=False)  # nothing is to be done about it
 EXCEPTION = Kind(("worker-exception",))
 KINDS: dict[str, Kind] = {
     "SIGKILL": _outside("SIGKILL"),
@@ -83,4 +90,11 @@ KINDS: dict[str, Kind] = {
     "agent killed": _only_outside("agent killed"),
     "agent stopped": _only_outside("agent stopped"),
     "forkserver killed": _only_outside("forkserver killed"),
+    NO_STEPS + "deadlock": SILENT._replace(has_rank=False, everywhere=True),
+    NO_STEPS + "rank deadlocked": SILENT,
+    NO_STEPS + "rank reads": SILENT,
+    NO_STEPS + "rank stopped": SILENT,
+    NO_STEPS + "rank computes": MEANT,
+    NO_STEPS + "rank sleeps": MEANT,
+    NO_STEPS + "all sleep": MEANT._replace(everywhere=True),
 }

@@ -19,6 +19,11 @@ faults and with noise instead: evaluations, garbage collection, a compilation, s
 with `--record FILE` its steps are kept, for benchmarks/noise.py.
 `--step-timeout S` sets `recovery.step_timeout_s` of the jobs.
 
+Kinds that begin with "no steps" are done in jobs of their own, one a round, by
+benchmarks/scripts/without_steps.py with `recovery.hang_timeout_s: 10`. Those of them that are no
+fault last three times as long, come last, because how long a script is idle is learned, and are
+right where there is no incident.
+
 It runs in namespaces and control groups of its own (benchmarks/fault_stage.py), so that disks can
 be full and networks part; where these are not permitted, the kinds that need them are left out.
 """
@@ -63,11 +68,12 @@ from holdfast.slow_ranks import SlowBy
 from holdfast.status import Incident
 from table import Row, machine, report, table
 
-SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
+SCRIPTS = Path(__file__).parent / "scripts"
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 JOB_OF = 8  # faults in one job
 FIRST_STEP = 60  # of the first fault: what is usual has been learned
 LIMIT_S = 900.0
+NO_STEPS_S = 10.0  # hang_timeout_s of a job without steps
 NAME = "faults"
 LASTS_S = {"partition": 12.0}  # what is done from outside and can be taken back; others:
 LASTS_ELSE_S = 8.0
@@ -129,14 +135,14 @@ def _campaign(
     folder: Path, arguments: argparse.Namespace
 ) -> tuple[dict[str, Row], str, dict[str, Any]]:
     dice = random.Random(arguments.seed)
-    kinds = [kind for _ in range(arguments.rounds) for kind in _shuffled(arguments.only, dice)]
     faults, false, refused = [], 0, 0
-    for first in range(0, len(kinds), JOB_OF):
-        batch = [Fault(kind, dice.randrange(2)) for kind in kinds[first : first + JOB_OF]]
-        false += _job(folder / str(first), batch, arguments.step_timeout)
+    for number, kinds in enumerate(_jobs(arguments.only, arguments.rounds, dice)):
+        batch = [Fault(kind, dice.randrange(2)) for kind in kinds]
+        false += _job(folder / str(number), batch, arguments.step_timeout)
         faults += [fault for fault in batch if not fault.refused]
         refused += sum(fault.refused for fault in batch)
-        print(f"{len(faults)} of {len(kinds)} faults", file=sys.stderr)
+        total = arguments.rounds * len(arguments.only)
+        print(f"{len(faults)} of {total} faults", file=sys.stderr)
     undone, confusion = sum(fault.at is None for fault in faults), _confusion(faults)
     kept = f"{undone} faults did not come to pass, because their job had ended. " if undone else ""
     kept += f"{refused} faults could not be done. " if refused else ""
@@ -147,6 +153,17 @@ def _campaign(
     more |= {"false_alarms": false, "not_come_to_pass": undone, "could_not_be_done": refused}
     more |= {"confusion": confusion}
     return _rows(faults), note, more
+
+
+def _jobs(kinds: list[str], rounds: int, dice: random.Random) -> list[list[str]]:
+    """Which of them each job suffers."""
+    stepping = [kind for kind in kinds if KINDS[kind].steps_seen]
+    others = [kind for kind in kinds if not KINDS[kind].steps_seen]
+    order = [kind for _ in range(rounds) for kind in _shuffled(stepping, dice)]
+    jobs = [order[first : first + JOB_OF] for first in range(0, len(order), JOB_OF)]
+    for _ in range(rounds if others else 0):
+        jobs.append(sorted(_shuffled(others, dice), key=lambda kind: not KINDS[kind].causes))
+    return jobs
 
 
 def _shuffled(kinds: list[str], dice: random.Random) -> list[str]:
@@ -177,9 +194,11 @@ def _suffered(stage: Stage, faults: list[Fault], step_timeout_s: float | None) -
         orders.append({"kind": fault.kind, "rank": rank, "step": step})
         step += KINDS[fault.kind].steps
     plan.write_text(json.dumps(orders))
-    steps = step + 20
-    words = ["--plan", str(plan), "--steps", str(steps)]
-    process = _start(stage, words, step_timeout_s)
+    if all(KINDS[fault.kind].steps_seen for fault in faults):
+        words = ["--plan", str(plan), "--steps", str(step + 20)]
+        process = _start(stage, words, step_timeout_s)
+    else:
+        process = _start_without_steps(stage, ["--plan", str(plan)], step_timeout_s)
     _attend(process, stage, plan, faults)
     incidents = _incidents(folder)
     for number, fault in enumerate(faults):
@@ -193,19 +212,35 @@ def _suffered(stage: Stage, faults: list[Fault], step_timeout_s: float | None) -
 def _start(
     stage: Stage, words: list[str], step_timeout_s: float | None = None
 ) -> "subprocess.Popen[bytes]":
-    folder = stage.folder
-    recovery: dict[str, Any] = {"max_restarts": 1000, "check_replicas_every": 10}
-    if step_timeout_s is not None:
-        recovery["step_timeout_s"] = step_timeout_s
+    recovery: dict[str, Any] = {"check_replicas_every": 10, "step_timeout_s": step_timeout_s}
     job = {
-        "name": NAME,
-        "script": str(SCRIPT),
-        "args": [*words, "--place", str(folder)],
-        "checkpoints": {"shared": {"path": str(folder / "checkpoints"), "every_s": 2}},
+        "script": str(SCRIPTS / "faulty.py"),
+        "args": [*words, "--place", str(stage.folder)],
+        "checkpoints": {"shared": {"path": str(stage.folder / "checkpoints"), "every_s": 2}},
         "nodes": {"count": 2, "spares": 1},
         "snapshots": {"every_steps": 1},
-        "recovery": recovery,
     }
+    return _run(stage, job, recovery)
+
+
+def _start_without_steps(
+    stage: Stage, words: list[str], step_timeout_s: float | None
+) -> "subprocess.Popen[bytes]":
+    recovery: dict[str, Any] = {"hang_timeout_s": NO_STEPS_S, "step_timeout_s": step_timeout_s}
+    job = {
+        "script": str(SCRIPTS / "without_steps.py"),
+        "args": [*words, "--meant-s", f"{3 * NO_STEPS_S:g}"],
+        "nodes": {"count": 2},
+        "framework": "pytorch",
+    }
+    return _run(stage, job, recovery)
+
+
+def _run(stage: Stage, job: dict[str, Any], recovery: dict[str, Any]) -> "subprocess.Popen[bytes]":
+    """Start it. What is None is left to the defaults."""
+    folder = stage.folder
+    recovery = {name: value for name, value in recovery.items() if value is not None}
+    job |= {"name": NAME, "recovery": {"max_restarts": 1000, **recovery}}
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     environment = {
         **os.environ,
@@ -330,16 +365,17 @@ def _told(fact: AnyEvent) -> tuple[str, int] | None:
 
 
 def _matched(faults: list[Fault], incidents: list[dict[str, Any]]) -> int:
-    """Each incident to the newest fault before it was found; returns how many are left over."""
+    """Each incident to the newest fault before it was found; returns how many are left over, also
+    because what was done was no fault."""
     done = sorted((f for f in faults if f.at is not None), key=lambda fault: fault.at or 0.0)
     left = 0
     for incident in incidents:
         found_at = incident["actions"][0]["at"]
         before = [fault for fault in done if (fault.at or 0.0) <= found_at]
-        if not before or before[-1].cause:
+        fault = before[-1] if before else None
+        if fault is None or fault.cause or not KINDS[fault.kind].causes:
             left += 1
             continue
-        fault = before[-1]
         fault.cause, fault.blamed = _called(fault.kind, incident), incident["rank"]
         fault.after_s = max(0.0, found_at - (fault.at or 0.0))
     return left
@@ -358,7 +394,8 @@ def _rows(faults: list[Fault]) -> dict[str, Row]:
         same = [fault for fault in faults if fault.kind == kind and fault.at is not None]
         if same:
             rows[kind] = _row(same)
-    rows["all"] = _row([fault for fault in faults if fault.at is not None])
+    real = [fault for fault in faults if fault.at is not None and KINDS[fault.kind].causes]
+    rows["all"] = _row(real)
     return rows
 
 

@@ -32,7 +32,7 @@ import psutil
 
 from fault_kinds import KINDS
 from fault_stage import Stage, enter
-from faults import FIRST_STEP, SCRIPT
+from faults import FIRST_STEP, SCRIPTS
 from table import Row, report
 
 STORE = "rendezvous port squatted"  # that is a process of ours, and a launcher of others
@@ -42,7 +42,7 @@ START_S = 120.0  # until the fault
 HEARTBEAT_S = 5.0
 LAUNCHERS = {
     "torchrun": ["-m", "torch.distributed.run"],
-    "dlrover": [str(SCRIPT.parent / "dlrover_run.py")],
+    "dlrover": [str(SCRIPTS / "dlrover_run.py")],
     "nvrx": [
         "-m",
         "nvidia_resiliency_ext.fault_tolerance.launcher",
@@ -94,7 +94,15 @@ def _suffer(kind: str, stage: Stage, arguments: argparse.Namespace) -> Row:
     plan.write_text(json.dumps([{"kind": kind, "rank": rank, "step": FIRST_STEP}]))
     out = folder / "out"
     steps = FIRST_STEP + KINDS[kind].steps
-    script = [str(SCRIPT), "--plan", str(plan), "--steps", str(steps), "--place", str(folder)]
+    script = [
+        str(SCRIPTS / "faulty.py"),
+        "--plan",
+        str(plan),
+        "--steps",
+        str(steps),
+        "--place",
+        str(folder),
+    ]
     process = _start(stage, script, out, arguments)
     try:
         at = _struck(process, folder)

@@ -12,10 +12,11 @@ Whoever only reads is shown what precedes damage, and `troubles` for the rest of
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,7 +27,9 @@ from holdfast.controller.attempts import end_as_recorded
 from holdfast.errors import Error
 from holdfast.files import sync_folder, write_durable
 from holdfast.journal import Journal, Mark, Saved
+from holdfast.masking import MASK, SECRET_NAME, masker
 
+VALUE_CHARS = 80  # of a value that is shown
 _encoder = msgspec.json.Encoder()
 
 
@@ -38,10 +41,11 @@ class Divergence(NamedTuple):
     decided: tuple[AnyAction, ...]
 
     def __str__(self) -> str:
-        return (
-            f"at entry {self.seq} this version decides {_orders(self.decided)}, the journal has "
-            f"{_orders(self.recorded)}"
-        )
+        decided, recorded = _orders(self.decided), _orders(self.recorded)
+        written = (msgspec.to_builtins([*map(_bare, o)]) for o in (self.decided, self.recorded))
+        apart = f" ({_apart(*written)})" if decided == recorded else ""
+        decides = f"at entry {self.seq} this version decides {decided}"
+        return f"{decides}, the journal has {recorded}{apart}"
 
 
 class _Fate(NamedTuple):
@@ -238,6 +242,32 @@ def _order(action: AnyAction) -> str:
             fields = msgspec.structs.asdict(action)
             told = (str(fields[name]) for name in ("node", "attempt", "count") if name in fields)
             return " ".join((type(action).__name__, *told))
+
+
+def _apart(decided: Any, recorded: Any, place: str = "") -> str:
+    """The first value that differs between orders as they are written, by the fields that lead to
+    it."""
+    pairs: list[tuple[str, Any, Any]] = []
+    match decided, recorded:
+        case dict(), dict():
+            within = f"{place}." if place else f"{decided['type']}."
+            names = decided | recorded
+            pairs = [(f"{within}{one}", decided.get(one), recorded.get(one)) for one in names]
+        case ((list() | tuple()), (list() | tuple())) if len(decided) == len(recorded):
+            both = enumerate(zip(decided, recorded, strict=True))
+            pairs = [(f"{place}[{n}]" if place else "", *pair) for n, pair in both]
+    for name, one, other in pairs:
+        if one != other:
+            return _apart(one, other, name)
+    return f"{place}: {_told(place, decided)}, not {_told(place, recorded)}"
+
+
+def _told(place: str, value: Any) -> str:
+    """Without secrets, and no longer than a line."""
+    if SECRET_NAME.search(place):
+        return MASK
+    text: str = masker(os.environ)(str(value))
+    return text if len(text) <= VALUE_CHARS else f"{text[: VALUE_CHARS - 3]}..."
 
 
 def _diverges(path: Path, why: str) -> Error:

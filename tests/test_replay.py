@@ -12,7 +12,7 @@ from holdfast.actions import EndJob, Outcome, StopAttempt
 from holdfast.controller import Limits
 from holdfast.errors import Error
 from holdfast.events import AttemptStopped, ControllerResumed
-from holdfast.replay import compare, read_state, replay, troubles, until_damage
+from holdfast.replay import _apart, compare, read_state, replay, troubles, until_damage
 from tests.test_journal import EVENTS, LIMITS, encoded, write
 
 STARTED = EVENTS[:3]  # an attempt
@@ -109,6 +109,42 @@ def test_another_decision_about_nodes_is_told_and_the_job_goes_on(tmp_path: Path
     assert "at entry 1 this version decides AskNodes 1, the journal has AskNodes 2" in note
     (trouble,) = troubles(path, LIMITS)
     assert trouble.slug == "journal-diverges" and "Holdfast 0" in trouble.help
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"redo_until": 7}, "(StartAttempt.redo_until: 0, not 7)"),
+        ({"skips": [[3, 4]]}, "(StartAttempt.skips: (), not ((3, 4),))"),
+        ({"skips": [[n, n + 1] for n in range(99)]}, "(1, 2), (2, 3)"),
+        ({"store": {"host": "h" * 999, "port": 1, "hosted": True}}, "(StartAttempt.store.host: "),
+    ],
+)
+def test_orders_that_read_the_same_are_told_by_the_field_that_differs(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    """Found in a record: "decides StartAttempt 6, the journal has StartAttempt 6"."""
+
+    def changed(document: dict[str, Any]) -> None:
+        for action in document["actions"]:
+            if action["type"] == "StartAttempt":
+                action.update(changes)
+
+    path = tmp_path / "journal.jsonl"
+    write(path, STARTED)
+    rewritten(path, changed)
+    found = str(compare(path, LIMITS))
+    assert "StartAttempt 1, the journal has AssignRank a; StartAttempt 1 (" in found
+    assert told in found and len(found) < 300
+
+
+def test_what_differs_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "abcdef-123456")
+    here, there = ({"type": "T", "host": host} for host in ("m", "with abcdef-123456"))
+    assert _apart([here], [there]) == "T.host: m, not with ***"
+    assert _apart([{"type": "T", "api_key": "one"}], [{"type": "T", "api_key": "other"}]) == (
+        "T.api_key: ***, not ***"
+    )
 
 
 def test_another_attempt_than_would_be_ordered_is_stopped_and_its_number_not_given_again(

@@ -6,7 +6,7 @@ stacks alone do not, and are there where stacks cannot be read. A thread that is
 gets no processor does not wait for anybody: on an overloaded machine nothing else would tell. But
 there, and below a limit of a container's processors, a thread that only wakes up now and then is
 ready for most of the time, too. So what counts is the share of a processor that a thread takes
-while it gets one or does not want it.
+while it gets one or does not want it, and that it runs for longer than it takes to look for news.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,14 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from holdfast.agent.processes import content
 from holdfast.stacks import Activity, StackGroup
 
 BUSY_SHARE = 0.2  # of one processor; a wait that wakes up now and then takes less
 BUSY_BYTES_S = 1 << 20  # read or written
+TURN_S = (
+    5e-4  # who computes is taken off its processor after milliseconds, who wakes up goes sooner
+)
 RUNNABLE = "running"
 NANOSECOND = 1e-9
 
@@ -28,6 +32,7 @@ class Scheduled(NamedTuple):
 
     ran_s: float
     starved_s: float  # ready to run, and without a processor
+    turns: int = 0  # how often it has got one
 
 
 class Usage(NamedTuple):
@@ -48,7 +53,7 @@ def usage_of(process: psutil.Process) -> Usage:
     """Of a worker now. Raises `psutil.Error`."""
     times = process.cpu_times()
     threads = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
-    scheduled = {thread: _scheduled(process.pid, thread) for thread in threads}
+    scheduled = {thread: scheduled_of(process.pid, thread) for thread in threads}
     main_s = threads.pop(process.pid, 0.0)
     children_s = _of_ended(times)
     for child in process.children(recursive=True):
@@ -56,7 +61,7 @@ def usage_of(process: psutil.Process) -> Usage:
             of_child = child.cpu_times()
         except psutil.Error:
             continue
-        scheduled[child.pid] = _scheduled(child.pid, child.pid)
+        scheduled[child.pid] = scheduled_of(child.pid, child.pid)
         children_s += of_child.user + of_child.system + _of_ended(of_child)
     counted = {pid: one for pid, one in scheduled.items() if one is not None}
     return Usage(main_s + children_s, sum(threads.values()), counted, _bytes(process.pid))
@@ -77,23 +82,25 @@ def _bytes(pid: int) -> int:
     return sum(int(count) for name, _, count in counts if name in ("rchar", "wchar"))
 
 
-def _scheduled(pid: int, thread: int) -> Scheduled | None:
+def scheduled_of(pid: int, thread: int) -> Scheduled | None:
     """From `schedstat` (Documentation/scheduler/sched-stats.rst); None where the kernel does not
     count it."""
     try:
-        ran, starved, *_ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
-        counts = ran != "0"  # of a kernel without CONFIG_SCHED_INFO all are 0
-        return Scheduled(int(ran) * NANOSECOND, int(starved) * NANOSECOND) if counts else None
+        counted = content(f"/proc/{pid}/task/{thread}/schedstat")
+        ran, starved, turns = map(int, counted.split())
+        counts = ran > 0  # of a kernel without CONFIG_SCHED_INFO all are 0
+        return Scheduled(ran * NANOSECOND, starved * NANOSECOND, turns) if counts else None
     except (OSError, ValueError):
         return None
 
 
-def _starves(before: Scheduled | None, after: Scheduled, took_s: float) -> bool:
+def starves(before: Scheduled | None, after: Scheduled, took_s: float) -> bool:
     """Whether this thread would have taken `BUSY_SHARE` of a processor, had it got one."""
-    ran_s, starved_s = before or Scheduled(0.0, 0.0)
-    starved_s = after.starved_s - starved_s
+    had = before or Scheduled(0.0, 0.0)
+    ran_s, starved_s = after.ran_s - had.ran_s, after.starved_s - had.starved_s
     could_s = max(took_s - starved_s, 0.0)
-    return starved_s > BUSY_SHARE * took_s and after.ran_s - ran_s >= BUSY_SHARE * could_s
+    computes = ran_s >= max(BUSY_SHARE * could_s, TURN_S * (after.turns - had.turns))
+    return computes and starved_s > BUSY_SHARE * took_s
 
 
 def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: float) -> Activity:
@@ -106,12 +113,12 @@ def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: f
     many_bytes = after.bytes - before.bytes > BUSY_BYTES_S * took_s
     if after.scheduled:
         had = before.scheduled.get
-        starves = any(_starves(had(pid), one, took_s) for pid, one in after.scheduled.items())
+        wants = any(starves(had(pid), one, took_s) for pid, one in after.scheduled.items())
     else:
-        starves = any(look.state == RUNNABLE for look in looks)
+        wants = any(look.state == RUNNABLE for look in looks)
     if after.scheduled == before.scheduled:  # a wait is counted when it ends
-        starves = starves or all(look.state == RUNNABLE for look in looks)
-    if computes or many_bytes or starves:
+        wants = wants or all(look.state == RUNNABLE for look in looks)
+    if computes or many_bytes or wants:
         return Activity.BUSY
     others = {tuple(sorted((t.pid, t.frames) for t in threads[1:])) for threads in read}
     if len(others) > 1 or after.others_s - before.others_s > least_s:

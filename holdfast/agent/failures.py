@@ -3,7 +3,8 @@
 The exception is let through to the interpreter, which prints it and ends the way it always does
 (exit status, SystemExit, SIGINT, atexit, threads). That takes up to seconds, in which others fail
 because of it, so the page also says when it was raised. Only the frames of ours at the top of the
-traceback are taken off, because they are not the user's.
+traceback are taken off, because they are not the user's. What torch.multiprocessing.spawn raises of
+a rank that the worker has started is told as that rank's own exception.
 """
 
 import os
@@ -20,11 +21,13 @@ import msgspec
 
 from holdfast import flight_recorder, rank
 from holdfast.agent.half_files import OURS, note_of
+from holdfast.diagnosis.logs import parse_traceback
 from holdfast.diagnosis.mismatch import LAST, last_entered, may_be_one
 from holdfast.events import WorkerError
 from holdfast.page import Page
 
 _OURS = str(Path(__file__).parent.parent) + "/"
+SPAWNED = " terminated with the following error:\n"
 _STDLIB = str(Path(traceback.__file__).parent) + "/"
 
 
@@ -68,14 +71,24 @@ def describe(error: BaseException) -> WorkerError:
     if isinstance(error, CannotOpenScript):
         return of_command(error.cause, str(error.cause.filename))
     shown = without_our_frames(error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, shown))
+    if (below := _of_spawned(error)) is not None:
+        return msgspec.structs.replace(below, traceback=text)
     place = place_of(error)
     return WorkerError(
         type=_qualified_name(type(error)),
         message=_message(error) + _of_limit(error) + _notes(error),
         file=place.file,
         line=place.line,
-        traceback="".join(traceback.format_exception(type(error), error, shown)),
+        traceback=text,
     )
+
+
+def _of_spawned(error: BaseException) -> WorkerError | None:
+    """That of a rank below, as torch quotes it (torch/multiprocessing/spawn.py)."""
+    quotes = type(error).__name__ == "ProcessRaisedException"
+    _, found, said = str(error).partition(SPAWNED)
+    return parse_traceback(said) if quotes and found else None
 
 
 def _of_limit(error: BaseException) -> str:

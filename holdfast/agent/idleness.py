@@ -1,21 +1,23 @@
 """For how long workers of which no steps are seen have done nothing.
 
 A worker does something while it, or a process below it, prints, takes a processor, reads, writes,
-or starts or ends another process: the kernel counts all of that, whatever program it is. One that
-waits in a loop wakes up now and then and does next to nothing, so it is counted apart for how long
-not even a main thread has woken up: a wait that has lasted for all of that time is a single one.
-Looks at stacks wake up whom they look at, and that counts for nothing. Neither does time in which
-nobody counted: all of this node may have been stopped.
+or starts or ends another process: the kernel counts all of that, whatever program it is. Where
+other work leaves it next to no processor, one that is ready to take it does something, too. One
+that waits in a loop wakes up now and then and does next to nothing, so it is counted apart for how
+long not even a main thread has woken up: a wait that has lasted for all of that time is a single
+one. Looks at stacks wake up whom they look at, and that counts for nothing. Neither does time in
+which nobody counted: all of this node may have been stopped.
 """
 
 import asyncio
+import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.agent.processes import processor_s, tree
+from holdfast.agent.activity import Scheduled, scheduled_of, starves
+from holdfast.agent.processes import content, processor_s, tree
 from holdfast.agent.workers import Worker
 from holdfast.events import Milestone
 from holdfast.page import Page
@@ -23,8 +25,8 @@ from holdfast.page import Page
 SAMPLE_S = 2.5
 LATE_S = 10.0  # between two samples: nobody knows what was meanwhile
 IDLE_SHARE = 0.02  # of one processor
-SWITCHES = "ctxt_switches:"  # both kinds
-MOVED = ("rchar:", "wchar:")
+SWITCHES = b"ctxt_switches:"  # both kinds
+MOVED = (b"rchar:", b"wchar:")
 
 
 class Counts(NamedTuple):
@@ -34,6 +36,7 @@ class Counts(NamedTuple):
     processor_s: float
     moved_bytes: int  # read and written, by any system call that the kernel counts
     switches: int  # of the main threads
+    scheduled: Mapping[int, Scheduled] = {}  # of all threads, where it was asked for
 
 
 class Idle(NamedTuple):
@@ -59,7 +62,8 @@ class IdleClock:
         before, had_printed, since = known
         took = counts.processor_s - before.processor_s > IDLE_SHARE * (now - since)
         moved = counts.moved_bytes != before.moved_bytes and not disturbed
-        if took or moved or counts.pids != before.pids or printed != had_printed:
+        wants = _wants_processor(before.scheduled, counts.scheduled, now - since)
+        if took or moved or wants or counts.pids != before.pids or printed != had_printed:
             self._acted = self._woke = now
         if counts.switches != before.switches and not disturbed:
             self._woke = now
@@ -70,6 +74,11 @@ class IdleClock:
         if self._known is None:
             return None
         return Idle(self._known[2] - self._acted, self._known[2] - self._woke)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether it may be starved: only then its threads, which may be many, are asked."""
+        return self.idle is not None and self.idle.idle_s > 0
 
 
 class Idleness:
@@ -106,7 +115,8 @@ class Idleness:
         wanted = {one.id: one for one in workers if _is_wanted(one)}
         disturbed, self._disturbed = self._disturbed or self._looks > 0, False
         pids = {one: worker.pid for one, worker in wanted.items()}
-        counted = await asyncio.to_thread(_counts, pids) if pids else {}
+        doubted = {one for one, clock in self._clocks.items() if clock.is_doubted}
+        counted = await asyncio.to_thread(_counts, pids, doubted) if pids else {}
         self._clocks = {one: self._clocks.get(one) or IdleClock() for one in counted}
         for one, counts in counted.items():
             printed = wanted[one].output.count
@@ -125,24 +135,46 @@ def no_steps_are_seen(page: Page) -> bool:
     return not joined and page.printed_step is None
 
 
-def _counts(pids: dict[int, int]) -> dict[int, Counts]:
+def _counts(pids: dict[int, int], doubted: Collection[int]) -> dict[int, Counts]:
     """By worker, of those that live."""
-    found = {one: counts_of(pid) for one, pid in pids.items()}
+    found = {one: counts_of(pid, threads=one in doubted) for one, pid in pids.items()}
     return {one: counts for one, counts in found.items() if counts.pids}
 
 
-def counts_of(pid: int) -> Counts:
-    """Of this process and all below it, now; without any where it is gone."""
+def counts_of(pid: int, *, threads: bool = False) -> Counts:
+    """Of this process and all below it, now; without any where it is gone. `threads`: also how
+    long each thread had a processor, and wanted one."""
     taken = {one: taken_s for one in tree(pid) if (taken_s := processor_s(one)) is not None}
     moved = sum(_numbers(f"/proc/{one}/io", MOVED) for one in taken)
     switches = sum(_numbers(f"/proc/{one}/status", (SWITCHES,)) for one in taken)
-    return Counts(frozenset(taken), sum(taken.values()), moved, switches)
+    scheduled = _scheduled(taken) if threads else {}
+    return Counts(frozenset(taken), sum(taken.values()), moved, switches, scheduled)
 
 
-def _numbers(path: str, names: tuple[str, ...]) -> int:
+def _scheduled(pids: Collection[int]) -> dict[int, Scheduled]:
+    found = {thread: scheduled_of(one, thread) for one in pids for thread in _threads(one)}
+    return {thread: one for thread, one in found.items() if one is not None}
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return list(map(int, os.listdir(f"/proc/{pid}/task")))
+    except OSError:
+        return []
+
+
+def _wants_processor(
+    before: Mapping[int, Scheduled], after: Mapping[int, Scheduled], took_s: float
+) -> bool:
+    """Whether a thread would have computed, had it got a processor."""
+    known = ((before[thread], one) for thread, one in after.items() if thread in before)
+    return any(starves(had, has, took_s) for had, has in known)
+
+
+def _numbers(path: str, names: tuple[bytes, ...]) -> int:
     """The sum of what stands behind these names; 0 where the kernel does not say."""
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = content(path).splitlines()
     except OSError:
         return 0
     return sum(int(line.split()[-1]) for line in lines if line.split()[0].endswith(names))

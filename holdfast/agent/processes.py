@@ -126,7 +126,7 @@ def _children(pid: int) -> set[int]:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                listed = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                listed = content(f"/proc/{pid}/task/{thread}/children")
                 found.update(map(int, listed.split()))
     return found
 
@@ -209,11 +209,16 @@ def _state_and_parent(pid: int) -> tuple[bytes, int] | None:
 def _stat(pid: int) -> list[bytes]:
     """From the third field of proc_pid_stat(5) on; empty for one that is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # at each look of an agent
-            text = file.read()
+        return content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return []
-    return text.rpartition(b")")[2].split()
+
+
+def content(path: str) -> bytes:
+    """Of a file of /proc, in a third of the time that `Path.read_text` takes: agents read
+    thousands. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def waits_to_be_reaped(pid: int) -> bool:

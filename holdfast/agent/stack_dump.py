@@ -6,6 +6,10 @@ while it is read; one that is stopped already is read as it is. Where that fails
 this machine, a Python that it does not know, a container that may not trace) the worker is asked
 itself; one that holds the GIL does not answer, and a handler in C writes its stacks. Where nothing
 helps, as with one that was stopped, it is said why nothing could be read.
+
+A worker of which no steps are seen, and which only waits for processes that it has started (a
+shell, torch.multiprocessing.spawn, torchrun), stands where one of these stands: one that does not
+wait for other ranks before one that does, because that is who the others wait for.
 """
 
 import asyncio
@@ -17,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
@@ -25,7 +29,8 @@ import msgspec
 import psutil
 
 from holdfast.agent.activity import activity, usage_of
-from holdfast.agent.waits import ENTRIES, joined_waits, waits_of
+from holdfast.agent.waits import CHILDREN, ENTRIES, joined_waits, waits_of
+from holdfast.diagnosis.hang import SeenRank
 from holdfast.events import in_rows
 from holdfast.stacks import (
     MAIN,
@@ -47,6 +52,17 @@ AT_ONCE = 4  # programs that read
 MAX_CHILDREN = 8  # processes of a worker that are read besides it, as of its data loader
 BELOW_S = 2.0  # for all of these after several looks, which an answer waits for
 BELOW_GROUPS = 4  # groups of workers of which one is read with its processes then
+
+
+WAITS_BELOW = {
+    ("join", "torch/multiprocessing/spawn.py"),
+    ("_invoke_run", "torch/distributed/elastic/agent/server/api.py"),
+    ("poll", "multiprocessing/popen_fork.py"), ("wait", "multiprocessing/popen_fork.py"),
+    ("wait", "subprocess.py"), ("_communicate", "subprocess.py"),
+}  # fmt: skip
+"""Functions in which a worker waits for processes that it has started."""
+WAIT_FRAMES = 4  # the innermost, among which these are
+SERVES = ("torch/utils/data/_utils/", "multiprocessing/resource_tracker.py")
 
 
 class _Frame(msgspec.Struct):
@@ -128,6 +144,9 @@ async def _worker(
     told = msgspec.structs.replace(
         seen[-1], ranks=ranks, activity=did, waits=joined_waits(waits, seen[0].threads)
     )
+    by_kernel = not told.threads and told.sleeps_in.startswith(CHILDREN)
+    if worker.waits and (by_kernel or _waits_below(told.frames)):
+        told = standing_below(told, await _below(worker, turns, BELOW_S))
     return msgspec.structs.replace(told, gpu_busy=worker.gpu_busy())
 
 
@@ -190,6 +209,26 @@ async def _below(
         for one in reads:
             one.cancel()
     return tuple(thread for threads in read for thread in threads)[:MAX_THREADS]
+
+
+def _waits_below(frames: tuple[str, ...]) -> bool:
+    named = (frame.partition(" (")[::2] for frame in frames[-WAIT_FRAMES:])
+    return any(
+        (name.rpartition(".")[2], place.partition(":")[0]) in WAITS_BELOW for name, place in named
+    )
+
+
+def standing_below(group: StackGroup, below: Sequence[ThreadStack]) -> StackGroup:
+    """The same, with the main thread of one of its processes before its own threads."""
+    mains = [one for one in below if one.number == one.pid or one.name == MAIN]
+    ranks = [one for one in mains if not _waits_below(one.frames) and not _serves(one.frames)]
+    ranks.sort(key=lambda one: SeenRank(0, StackGroup(ranks=(), threads=(one,))).waits)
+    threads = (*ranks[:1], *group.threads, *(one for one in below if one not in ranks[:1]))
+    return msgspec.structs.replace(group, threads=threads[:MAX_THREADS])
+
+
+def _serves(frames: tuple[str, ...]) -> bool:
+    return any(frame.partition(" (")[2].startswith(SERVES) for frame in frames)
 
 
 def _children(pid: int) -> list[int]:

@@ -5,7 +5,8 @@ memory of the lock; one that waits for a socket or a pipe by anybody. So the ker
 apart what may well go on from what cannot: the function in which a thread sleeps
 (`/proc/PID/task/TID/wchan`), and the arguments of its system call (`syscall`), of which the fourth
 of futex(2) is its time limit. Where the kernel does not say, or a thread runs, nothing is known of
-the whole, because that thread may wake all others.
+the whole, because that thread may wake all others. Threads in which PyTorch serves the connections
+between ranks are left out: they do nothing but what another rank began, or wake up to look.
 """
 
 import os
@@ -24,6 +25,7 @@ ENTRIES = frozenset(
 )  # fmt: skip
 """Where a thread enters the kernel: all that it shows of a sleep that goes on after it was stopped,
 as by our own look."""
+BETWEEN_RANKS = ("gloo_tcp", "pt_gloo", "pt_nccl", "pt_tcpstore")  # how threads' names begin
 STOPPED = ("do_signal_stop", "ptrace_stop", "get_signal")
 TIMERS = ("hrtimer_nanosleep", "do_nanosleep")
 LOCKS = ("futex",)
@@ -66,7 +68,9 @@ def _of_process(pid: int) -> Iterable[tuple[int, Wait | None]]:
         return
     for thread in threads:
         task = Path(f"/proc/{pid}/task/{thread}")
-        if (state := _text(task / "stat").rpartition(")")[2].strip()[:1]) not in ("", "Z", "X"):
+        named, _, rest = _text(task / "stat").rpartition(")")
+        between = named.partition("(")[2].startswith(BETWEEN_RANKS) and int(thread) != pid
+        if not between and (state := rest.strip()[:1]) not in ("", "Z", "X"):
             yield int(thread), wait_in(state, _text(task / "wchan"), _text(task / "syscall"))
 
 

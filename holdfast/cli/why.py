@@ -134,6 +134,8 @@ def _print(
     if help_ := known.remedy if known is not None else advice(incident):
         result(f"  help   {help_}")
     result(f"  now    {story.headline(status, words)}")
+    if reason := _reason(status, incident):
+        result(f"  why    {reason}")
     if status.waiting_for and status.phase == "waiting":
         result(f"  waits  for {status.waiting_for}")
     for text in story.notes(status):
@@ -146,6 +148,12 @@ def _print(
         print_evidence(incident, tail)
     for line in evidence.nodes(incident, with_output=not tail):
         result(line)
+
+
+def _reason(status: "JobStatus", incident: "Incident") -> str | None:
+    """Why the job is where it is, unless this incident says so, or it simply trains."""
+    said = {f"attempt {status.attempt} trains", *(done.reason for done in incident.actions)}
+    return None if status.why in said else status.why
 
 
 def print_evidence(incident: "Incident", tail: list[str]) -> None:

@@ -33,7 +33,7 @@ OTHER = re.compile(r"^\[[WEIF]\d{4} |^terminate called|^\S+\.py:\d+: \w*Warning:
 HANDLING = "During handling of the above exception, another exception occurred:"
 CHAINS = ("The above exception was the direct cause of the following exception:", HANDLING)
 SYNTAX = ("SyntaxError", "IndentationError", "TabError")
-MESSAGE_LINES = 20
+MESSAGE_LINES = 80  # torchrun has 7 of each rank that failed, and what failed first at the end
 
 
 class Frame(NamedTuple):

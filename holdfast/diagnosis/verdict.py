@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.diagnosis.advice import FLUSH_FAILED
 from holdfast.diagnosis.environment import is_environment, slug_of
 from holdfast.diagnosis.mismatch import NOBODY as NOTHING
@@ -57,7 +59,7 @@ CAUSES: dict[str, KnownCause] = {
     "worker-killed": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
-        "The worker, or a process of its data loader, was killed by a signal from outside.",
+        "The worker, or a process that it had started, was killed by a signal from outside.",
     ),
     "forkserver-died": KnownCause(
         Weight.CAUSE,
@@ -249,6 +251,12 @@ LOADER_KILLED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\)"
     r"(?: is killed by signal: (?P<signal>[^.]+)\.| exited unexpectedly(?! with exit code))"
 )
+# What torch.multiprocessing.spawn, and torchrun inside a worker, say when a rank that they have
+# started has died; torchrun names the one that failed first behind "Root Cause".
+CHILD_KILLED = re.compile(
+    r"(?:process \d+ terminated with signal |traceback : Signal \d+ \()(?P<signal>SIG[A-Z0-9]+)"
+)
+STARTERS = ("ProcessExitedException", "ChildFailedError")
 LOADER_SHM = re.compile(r"out of shared memory|unable to allocate shared memory\(shm\)")
 
 
@@ -367,7 +375,8 @@ def cause_of(exited: WorkerExited) -> str:
     number = _signal(exited)
     if exited.clue:
         return "collective-mismatch"
-    if exited.oom and (number == signal.SIGKILL or loader_was_killed(exited.error)):
+    below = loader_was_killed(exited.error) or _killed_below(exited.error) == signal.SIGKILL
+    if exited.oom and (number == signal.SIGKILL or below):
         return "out-of-memory"
     if exited.forkserver and number == signal.SIGKILL:
         return "forkserver-died"
@@ -405,6 +414,15 @@ def loader_was_killed(error: WorkerError | None) -> bool:
     return error is not None and LOADER_KILLED.search(error.message) is not None
 
 
+def _killed_below(error: WorkerError | None) -> int | None:
+    """The signal that ended a rank that the worker had started by itself."""
+    if error is None or error.type.rpartition(".")[2] not in STARTERS:
+        return None
+    _, root, rest = error.message.partition("Root Cause")
+    found = CHILD_KILLED.search(rest if root else error.message)
+    return getattr(signal, found.group("signal"), None) if found else None
+
+
 def _cause_of_success(exited: WorkerExited) -> str:
     if exited.progress.finished:
         return "finished"
@@ -436,6 +454,8 @@ def _cause_of_exception(error: WorkerError) -> str:
 def _cause_of_message(error: WorkerError) -> str:
     if says_so(error):
         return "collective-mismatch"
+    if (number := _killed_below(error)) is not None:
+        return _cause_of_signal(number)
     if LOADER_SHM.search(error.message):
         return "out-of-memory"
     if error.type == "RuntimeError" and LOADER_KILLED.search(error.message):
@@ -472,7 +492,7 @@ def signature_of(cause: str, exited: WorkerExited) -> str | None:
     """Equal for the same bug: without the message, in which addresses and counts change, and
     without the folder of the file, which need not be the same on each node."""
     error = exited.error
-    if error is not None:
+    if error is not None and _killed_below(error) is None:
         return f"{error.type}@{error.file.rpartition('/')[2]}:{error.line}"
     if cause == "worker-exit":
         return f"exit status {exited.exit_code}"
@@ -490,9 +510,13 @@ def _signal_name(number: int) -> str:
 
 def _summary(cause: str, exited: WorkerExited) -> str:
     who = f"Rank {exited.rank}"
+    if (number := _killed_below(exited.error)) is not None and not exited.oom:
+        ended = msgspec.structs.replace(exited, signal=number, error=None)
+        return f"A process that {who} had started {_ending(ended)}."
     match cause:
         case "out-of-memory" if exited.oom:
-            whom = f"{who} was" if exited.error is None else f"A data loader process of {who} was"
+            child = "data loader process" if loader_was_killed(exited.error) else "child process"
+            whom = f"{who} was" if exited.error is None else f"A {child} of {who} was"
             return f"{whom} killed by the kernel's out-of-memory killer ({exited.oom})."
         case "out-of-memory" if exited.error is not None:
             return f"{who} failed with {_said(exited.error)}{_loader_hint(exited.error)}"
@@ -518,7 +542,7 @@ def _summary(cause: str, exited: WorkerExited) -> str:
             size = "File too large" in exited.error.message
             which = "file size limit (ulimit -f)" if size else "open files limit (ulimit -n)"
             return f"{who} reached the {which}: {_said(exited.error)}"
-        case "worker-killed" if exited.error is not None and exited.error.type == "RuntimeError":
+        case "worker-killed" if exited.error is not None:
             return f"{who} failed with {_said(exited.error)}{_loader_hint(exited.error)}"
         case _ if exited.error is not None:
             return f"{who} failed with {_said(exited.error)}"

@@ -1,6 +1,5 @@
 """What is counted as activity of a worker."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,7 @@ STILL = [StackGroup(ranks=((0, 0),), state="sleeping")]
 
 def used(monkeypatch: pytest.MonkeyPatch, worker: Any, *counted: activity.Scheduled) -> Any:
     """Its usage, where its threads and children were scheduled like that: 1, 2 and so on."""
-    monkeypatch.setattr(activity, "_scheduled", lambda _pid, thread: counted[thread - 1])
+    monkeypatch.setattr(activity, "scheduled_of", lambda _pid, thread: counted[thread - 1])
     monkeypatch.setattr(activity, "_bytes", lambda _pid: 0)
     return activity.usage_of(worker)
 
@@ -53,6 +52,21 @@ def test_a_thread_that_wakes_up_now_and_then_keeps_no_worker_busy(
     assert activity.activity(STILL, before, after, 5.0) is Activity.STILL
 
 
+def test_nor_one_that_waits_for_its_turn_for_longer_than_it_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found beside a load of 17, where the thread of gloo that looks each 10 ms was ready to run
+    for nearly all of the time: 18 microseconds a turn."""
+    worker = process(1, process(2))
+    before = used(monkeypatch, worker, *[activity.Scheduled(0.42, 177.0, 19747)] * 2)
+    looks = activity.Scheduled(0.429, 183.64, 20245)
+    after = used(monkeypatch, worker, before.scheduled[1], looks)
+    assert activity.activity(STILL, before, after, 6.65) is Activity.STILL
+    computes = activity.Scheduled(0.45, 183.64, 19760)
+    after = used(monkeypatch, worker, before.scheduled[1], computes)
+    assert activity.activity(STILL, before, after, 6.65) is Activity.BUSY
+
+
 def test_a_worker_that_got_no_processor_at_all_is_busy_though_none_of_its_waits_has_ended() -> None:
     usage = activity.Usage(0.0, 0.0, {1: activity.Scheduled(9.0, 1.0)}, 0)
     ready = StackGroup(ranks=((0, 0),), state="running", why="py-spy: Permission denied")
@@ -64,9 +78,9 @@ def test_a_worker_that_got_no_processor_at_all_is_busy_though_none_of_its_waits_
 
 
 def test_a_kernel_that_counts_nothing_says_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {1: "0 0 0\n", 2: "5000000000 1000000000 7\n"}
-    monkeypatch.setattr(Path, "read_text", lambda path: texts[int(path.parts[-2])])
-    assert [activity._scheduled(1, 1), activity._scheduled(1, 2)] == [None, (5.0, 1.0)]
+    texts = {"1": b"0 0 0\n", "2": b"5000000000 1000000000 7\n"}
+    monkeypatch.setattr(activity, "content", lambda path: texts[path.split("/")[-2]])
+    assert [activity.scheduled_of(1, 1), activity.scheduled_of(1, 2)] == [None, (5.0, 1.0, 7)]
 
 
 def test_what_a_process_below_has_waited_for_counts_as_before(

@@ -1,16 +1,21 @@
 """A worker is idle only where the kernel counts nothing of it and of the processes below it."""
 
+import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.agent import idleness
+from holdfast.agent.activity import Scheduled
 from holdfast.agent.idleness import (
     IDLE_SHARE,
     LATE_S,
@@ -85,6 +90,38 @@ def test_one_that_only_wakes_up_is_idle_and_not_asleep() -> None:
     assert worker.after({"switches": 51, "processor_s": least}) == Idle(4 * SAMPLE_S, 0.0)
 
 
+@pytest.mark.parametrize("ran_s", [0.0, 0.001, IDLE_SHARE * SAMPLE_S])
+def test_one_that_is_ready_to_compute_and_gets_next_to_no_processor_is_not_idle(
+    ran_s: float,
+) -> None:
+    """Found beside other work: a rank that got less than 2 % of a processor was told as idle."""
+    worker, had = Worker(), Scheduled(9.0, 100.0)
+    waits = Scheduled(9.0, 50.0)
+    worker.after({"scheduled": {7: waits, 8: had}})
+    did = Scheduled(9.0 + ran_s, 100.0 + SAMPLE_S - ran_s)
+    assert worker.clock.is_doubted, "so its threads are asked"
+    assert worker.after({"scheduled": {7: waits, 8: did}}) == Idle(0.0, 0.0)
+    assert not worker.clock.is_doubted
+
+
+@pytest.mark.parametrize(
+    "did",
+    [
+        Scheduled(9.0, 100.0),  # sleeps
+        Scheduled(9.001, 100.0 + 0.1 * SAMPLE_S),  # waits for its turn, once it wakes up
+        Scheduled(9.001, 100.0 + 0.9 * SAMPLE_S),  # likewise, on a machine that is far too busy
+        Scheduled(9.001, 100.0 + SAMPLE_S, 50),  # likewise, for longer than it sleeps
+    ],
+)
+def test_one_that_sleeps_or_only_wakes_up_is_idle_however_long_it_waits_for_its_turn(
+    did: Scheduled,
+) -> None:
+    worker = Worker()
+    worker.after({"scheduled": {7: Scheduled(9.0, 100.0)}}, times=3)
+    new = {8: Scheduled(0.001, 5.0)}  # a thread of which nothing was known
+    assert worker.after({"scheduled": {7: did, **new}}) == Idle(4 * SAMPLE_S, 4 * SAMPLE_S)
+
+
 def test_our_own_looks_wake_nobody_up() -> None:
     worker = Worker()
     worker.after(times=3)
@@ -115,6 +152,27 @@ def test_it_is_never_asleep_for_longer_than_it_is_idle_nor_idle_for_longer_than_
         assert idle.idle_s == pytest.approx(quiet) and idle.asleep_s <= idle.idle_s
 
 
+def test_only_of_a_worker_that_may_be_starved_the_threads_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+
+    def counts(_pid: int, *, threads: bool) -> Counts:
+        asked.append(threads)
+        scheduled = {7: Scheduled(1.0, len(asked) * SAMPLE_S)} if threads else {}
+        return BEGINS._replace(scheduled=scheduled)
+
+    monkeypatch.setattr(idleness, "counts_of", counts)
+    page = SimpleNamespace(reached=lambda _: False, printed_step=None)
+    worker = SimpleNamespace(id=1, pid=7, death=None, is_parked=False, page=page)
+    worker.output = SimpleNamespace(count=0)
+    sampled: Any = idleness.Idleness()
+    for turn in range(5):
+        asyncio.run(sampled.sample([worker], turn * SAMPLE_S))
+    assert asked == [False, False, True, True, False], "and not once it turns out to be"
+    assert sampled.of(1) == Idle(SAMPLE_S, SAMPLE_S)
+
+
 @contextmanager
 def program(code: str) -> Iterator[int]:
     """A real one, once it says that it is up."""
@@ -130,6 +188,35 @@ def program(code: str) -> Iterator[int]:
 
 
 UP = "print('up', flush=True)\n"
+ONE_CORE = "import os, time\nos.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+LAST = "os.nice(19)\n"
+
+
+@contextmanager
+def starved(does: str) -> Iterator[Callable[[], Idle]]:
+    """A program for which another one leaves next to no processor, and what is seen of it."""
+    clock = IdleClock()
+    with program(f"{ONE_CORE}{UP}while True: pass"), program(f"{ONE_CORE}{LAST}{UP}{does}") as pid:
+
+        def seen() -> Idle:
+            counts = counts_of(pid, threads=True)._replace(processor_s=0.0)  # as if it were less
+            clock.take(counts, 0, time.monotonic(), disturbed=False)
+            assert clock.idle is not None
+            return clock.idle
+
+        assert seen() == Idle(0.0, 0.0)
+        yield seen
+
+
+def test_the_kernel_tells_who_is_starved() -> None:
+    with starved("while True: pass") as seen:
+        assert until(lambda: seen().idle_s == 0.0)
+
+
+def test_and_who_sleeps_beside_the_same_load() -> None:
+    with starved("time.sleep(1e6)") as seen:
+        idle = [seen().idle_s for _ in range(20)]
+        assert idle == sorted(set(idle)) and idle[0] > 0.0
 
 
 def test_of_a_program_that_sleeps_nothing_is_counted() -> None:

@@ -15,7 +15,7 @@ import pytest
 from holdfast.agent import stack_dump
 from holdfast.agent.stack_dump import LookedAt, native_stack, stacks_of
 from holdfast.diagnosis.hang import AMONG_THREADS
-from holdfast.stacks import Activity, StackGroup, ThreadStack
+from holdfast.stacks import MAIN, Activity, StackGroup, ThreadStack
 from tests.patience import until
 
 SLEEPS = "def waits():\n    print('up', flush=True)\n    time.sleep(1e6)\nwaits()\n"
@@ -299,6 +299,58 @@ def test_after_several_looks_the_processes_below_whoever_stands_still_are_told_a
         return any("loads" in frame for thread in group.below for frame in thread.frames)
 
     assert until(seen)
+
+
+SPAWNS = (
+    "def lock():\n    one = threading.Lock()\n    one.acquire()\n    one.acquire()\n"
+    "def waits():\n    rank.join()\n"
+    "rank = multiprocessing.get_context('fork').Process(target=lock, daemon=True)\n"
+    "rank.start()\nprint('up', flush=True)\nwaits()\n"
+)
+
+
+def test_a_worker_without_steps_that_waits_for_its_own_processes_stands_where_they_do(
+    start: Start,
+) -> None:
+    worker = start(SPAWNS)
+
+    def stand(*, no_steps: bool) -> tuple[str, ...]:
+        (group,) = asyncio.run(stacks_of([LookedAt(0, worker.pid, waits=no_steps)], 2, 0.01))
+        return group.frames
+
+    assert until(lambda: any(frame.startswith("lock (") for frame in stand(no_steps=True)))
+    assert any(frame.startswith("waits (") for frame in stand(no_steps=False))
+
+
+JOINS = (
+    "<module> (t.py:9)",
+    "ProcessContext.join (torch/multiprocessing/spawn.py:140)",
+    "wait (multiprocessing/connection.py:947)",
+    "_PollLikeSelector.select (selectors.py:415)",
+)
+RANKS = {  # by process
+    2: ("main (multiprocessing/resource_tracker.py:200)",),
+    3: ("_wrap (torch/multiprocessing/spawn.py:87)", "train (t.py:4)",
+        "all_reduce (torch/distributed/distributed_c10d.py:3252)"),
+    4: ("_wrap (torch/multiprocessing/spawn.py:87)", "train (t.py:5)"),
+    5: ("_worker_loop (torch/utils/data/_utils/worker.py:275)",),
+}  # fmt: skip
+
+
+def of(*pids: int) -> list[ThreadStack]:
+    return [ThreadStack(name=MAIN, pid=pid, number=pid, frames=RANKS[pid]) for pid in pids]
+
+
+@pytest.mark.parametrize(
+    ("pids", "shown"), [((2, 3, 4, 5), 4), ((2, 3, 5), 3), ((5, 4), 4), ((2, 5), 1), ((), 1)]
+)
+def test_of_its_processes_that_one_is_shown_for_which_the_others_wait(
+    pids: tuple[int, ...], shown: int
+) -> None:
+    own = ThreadStack(name=MAIN, pid=1, number=1, frames=JOINS)
+    found = stack_dump.standing_below(StackGroup(ranks=((0, 0),), threads=(own,)), of(*pids))
+    assert found.threads[0].pid == shown and {one.pid for one in found.threads} == {1, *pids}
+    assert len(found.threads) == 1 + len(pids)
 
 
 def test_processes_that_cannot_be_read_in_time_hold_up_no_look(

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.agent.waits import ENTRIES, is_ours, joined_waits, wait_in, waits_of
 from holdfast.stacks import AMONG_THEMSELVES, ThreadStack, Wait
+from tests.more import long
 from tests.patience import until
 
 UP = "print('up', flush=True)\n"
@@ -46,6 +47,20 @@ def waits_in(code: str) -> set[Wait | None]:
             ran.kill()
 
 
+NAMED = """
+import ctypes
+def serve(name, wait):
+    assert ctypes.CDLL(None).prctl(15, name) == 0  # PR_SET_NAME
+    wait()
+""".lstrip()
+SERVES = "t = threading.Thread(target=serve, args=(b'gloo_tcp_loop', lambda: os.read(0, 1)))\n"
+GLOO = """
+import tempfile, torch.distributed as dist
+store = dist.FileStore(tempfile.mktemp(), 1)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+dist.barrier()
+""".lstrip()
+
 THREADS = {
     "a lock": (LOCK + UP + TAKE, {Wait.LOCK}),
     "an event": (UP + "threading.Event().wait()", {Wait.LOCK}),
@@ -74,6 +89,12 @@ THREADS = {
         {Wait.LOCK, Wait.OUTSIDE},
     ),
     "a signal": (UP + "signal.pause()", {Wait.OUTSIDE}),
+    "a lock, beside a thread that serves other ranks": (
+        NAMED + SERVES + "t.start()\n" + UP + "t.join()", {Wait.LOCK},
+    ),
+    "a pipe, whatever it is called": (
+        NAMED + UP + "serve(b'gloo_tcp_loop', lambda: os.read(0, 1))", {Wait.OUTSIDE},
+    ),
     "a child that sleeps": (
         UP + "subprocess.run(['sleep', '3600'])", {Wait.CHILD, Wait.TIMER},
     ),
@@ -85,8 +106,14 @@ THREADS = {
 def test_what_a_program_waits_for_is_told(kind: str) -> None:
     code, expected = THREADS[kind]
     assert waits_in(code) == expected
-    among = kind in ("a lock", "an event", "a queue", "two threads", "a child")
-    assert AMONG_THEMSELVES.issuperset(expected) is among
+    outside = Wait.TIMER in expected or Wait.OUTSIDE in expected
+    assert AMONG_THEMSELVES.issuperset(expected) is not outside
+
+
+@long
+@tells
+def test_the_threads_of_a_process_group_are_those_that_serve_other_ranks() -> None:
+    assert waits_in(GLOO + LOCK + UP + TAKE) == {Wait.LOCK}
 
 
 def test_where_the_kernel_does_not_say_nothing_is_known() -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -65,6 +66,22 @@ def test_an_incident_before_any_fault_or_after_its_own_is_a_false_alarm() -> Non
     incidents = [{"cause": "hang", "rank": 0, "actions": [{"at": at}]} for at in (9.0, 10.5, 11.0)]
     assert faults._matched([fault], incidents) == 2
     assert (fault.cause, fault.blamed, fault.after_s) == ("hang", 0, 0.5)
+
+
+def test_an_incident_of_what_is_no_fault_is_a_false_alarm() -> None:
+    meant = faults.Fault("no steps: all sleep", 1, at=10.0)
+    incident = {"cause": "hang", "rank": 0, "actions": [{"at": 12.0}]}
+    assert faults._matched([meant], []) == 0
+    assert faults._matched([meant], [incident]) == 1 and not meant.cause
+    assert faults._rows([meant])["all"]["faults"] == 0
+
+
+def test_what_no_steps_are_seen_of_is_done_in_jobs_of_its_own_and_what_is_no_fault_last() -> None:
+    kinds = ["no steps: all sleep", "SIGKILL", "no steps: rank reads", "no steps: rank stopped"]
+    first, *others = faults._jobs(kinds, 2, random.Random(1))
+    assert first == ["SIGKILL", "SIGKILL"]
+    assert [(sorted(job[:2]), job[2:]) for job in others] == [(sorted(kinds[2:]), kinds[:1])] * 2
+    assert faults._jobs(["SIGKILL"], 9, random.Random(1)) == [["SIGKILL"] * 8, ["SIGKILL"]]
 
 
 def _journal(*facts: tuple[float, AnyEvent]) -> Callable[[Path], Iterator[Entry]]:

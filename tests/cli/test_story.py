@@ -281,6 +281,33 @@ def test_after_an_incident_what_the_job_waits_for_is_told_with_it(
     assert "  waits  " not in capsys.readouterr().out
 
 
+FORCED = "holdfast stop --force: 2 nodes were not reached (ray-unreachable)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "did", "told"),
+    [
+        ({"phase": "stopped", "outcome": "stopped", "why": FORCED}, "restart", FORCED),
+        ({"why": "Idle for 75 s: rank 0 sleeps in wait (poll.py:7)"}, "restart", "Idle for 75 s"),
+        (
+            {"phase": "failed", "outcome": "failed", "why": "no restarts left"},
+            "no restarts left",
+            None,
+        ),
+        ({"why": "attempt 2 trains"}, "restart", None),
+        ({"why": None}, "restart", None),
+    ],
+)
+def test_after_an_incident_the_reason_of_the_job_is_told_where_it_is_another(
+    capsys: pytest.CaptureFixture[str], changes: dict[str, str | None], did: str, told: str | None
+) -> None:
+    action = ActionTaken(at=1.0, action="StartAttempt", reason=did)
+    status = msgspec.structs.replace(STATUS, **changes)
+    why._print(status, incident(actions=(action,)), 1, [], "")
+    said = capsys.readouterr().out
+    assert (f"\n  why    {told}" in said) if told else ("\n  why    " not in said)
+
+
 def test_every_node_of_an_incident_is_named() -> None:
     lost = incident(rank=None, node="b", nodes=("b", "c", "a"))
     assert story.place(lost) == "b, c, a, attempt 1"

@@ -227,6 +227,56 @@ def test_what_the_kernel_killed_for_memory_says_the_limit_and_is_the_same_bug_ag
     assert verdict.summary.startswith("A data loader process of Rank 0 was killed by the kernel's")
 
 
+SPAWNED = "torch.multiprocessing.spawn.ProcessExitedException"
+TORCHRUN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "ending"),
+    [
+        (
+            raised(SPAWNED, "process 1 terminated with signal SIGKILL"),
+            "worker-killed",
+            "was killed by SIGKILL, possibly by the kernel's out-of-memory killer",
+        ),
+        (
+            raised(SPAWNED, "process 0 terminated with signal SIGSEGV"),
+            "worker-crashed",
+            "crashed with SIGSEGV",
+        ),
+        (
+            recorded("below/torchrun_rank_killed"),
+            "worker-killed",
+            "was killed by SIGKILL, possibly by the kernel's out-of-memory killer",
+        ),
+    ],
+)
+def test_a_rank_that_the_worker_has_started_and_a_signal_ended_is_no_error_of_the_script(
+    error: WorkerError, cause: str, ending: str
+) -> None:
+    """Found in a job with torch.multiprocessing.spawn: "fix the script", after a SIGKILL."""
+    verdict = weigh([exited(error=error)])
+    assert (verdict.cause, verdict.summary) == (
+        cause, f"A process that Rank 0 had started {ending}.",
+    )  # fmt: skip
+    assert verdict.signature is None, "it is not the same error again"
+    of_memory = weigh([exited(error=error, oom="memory limit 64 MiB")])
+    assert (of_memory.cause == "out-of-memory") is ("SIGKILL" in ending)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised(SPAWNED, "process 1 terminated with exit code 3"),
+        raised("ValueError", "process 1 terminated with signal SIGKILL"),
+        raised(TORCHRUN, "Failures:\n  traceback : Signal 15 (SIGTERM) received by PID 7\n"
+               "Root Cause (first observed failure):\n  exitcode  : 1 (pid: 8)"),
+    ],
+)  # fmt: skip
+def test_what_ended_otherwise_below_a_worker_is(error: WorkerError) -> None:
+    assert weigh([exited(error=error)]).cause == "worker-exception"
+
+
 def test_a_failed_rank_outweighs_the_symptoms_of_the_others_whenever_they_came() -> None:
     symptoms = itertools.cycle(recorded(name) for name in SYMPTOMS)
     others = [exited(r, error=next(symptoms), ago_s=9.0) for r in range(1, 512)]

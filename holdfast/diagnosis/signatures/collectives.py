@@ -265,6 +265,17 @@ COLLECTIVES = (
         "Look at the rank that failed first: `holdfast why` names it.",
     ),
     signature(
+        "gloo-address-refused",
+        r"connectFullMesh failed.*Connection refused|"
+        r"gloo/transport/tcp/\S+ ERROR failed to connect.*Connection refused",
+        Blame.CONFIGURATION,
+        "Nobody listens at the address that another rank left for this one: it is that of an "
+        "earlier attempt, or the rank has just exited.",
+        'With init_process_group(init_method="file://..."), remove init_method, or name a file of '
+        "its own for each attempt (HOLDFAST_ATTEMPT): the file keeps the addresses of ranks that "
+        "have died, and each further attempt may read them. Else look why the other rank exited.",
+    ),
+    signature(
         "gloo-no-address",
         r"Unable to resolve hostname to a \(local\) address|ifa != nullptr",
         Blame.CONFIGURATION,
