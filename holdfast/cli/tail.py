@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.agent.pod_log import on_top
 from holdfast.files import open_plain, part_before
 from holdfast.log_times import begins
 
@@ -64,7 +65,7 @@ class Log:
             self._reopen()
             data = self._file.read(limit)
         *whole, self._rest = (self._rest + data).split(b"\n")
-        self._rest = _on_top(self._rest)
+        self._rest = on_top(self._rest)
         if whole:
             self._state = b""
         if len(self._rest) > LINE_BYTES:
@@ -105,7 +106,7 @@ class Log:
         return [self._line(f"... {behind} bytes of output not shown: {self.path}".encode())]
 
     def _line(self, data: bytes) -> Line:
-        text = _on_top(data).decode(errors="replace")
+        text = on_top(data).decode(errors="replace")
         return Line(self.attempt, self.rank, text.strip("\r"))
 
     def _rotated(self) -> bool:
@@ -121,12 +122,6 @@ class Log:
             return
         self._file.close()
         self._file = fresh
-
-
-def _on_top(line: bytes) -> bytes:
-    """What is left of a line that was written over, from the carriage return before it on."""
-    shown = line.rstrip(b"\r")
-    return line[max(0, shown.rfind(b"\r")) :]
 
 
 class Tail:
