@@ -4,14 +4,19 @@
 here ever waits: what cannot be written now is held, up to a limit, and what is beyond that is
 dropped and counted. The files of the ranks have all of it. For the same reason the agent's own
 words, on standard error, go to an open file of its own that does not block.
+
+A progress bar writes one line over and over and ends it after an hour: of such a line the newest
+state is said now and then, and the last when it has ended.
 """
 
 import asyncio
 import os
+import time
 
 HELD_BYTES = 1024 * 1024
 WRITE_BYTES = 64 * 1024
 LINE_BYTES = 16 * 1024  # longer lines are cut; container runtimes cut there, too
+STATE_S = 5.0  # from one state of a line that is written over to the next
 
 
 def unblock(fd: int) -> None:
@@ -67,6 +72,12 @@ class PodLog:
         asyncio.get_running_loop().remove_writer(self._fd)
 
 
+def on_top(line: bytes) -> bytes:
+    """What is left of a line that was written over, from the carriage return before it on."""
+    shown = line.rstrip(b"\r")
+    return line[max(0, shown.rfind(b"\r")) :]
+
+
 class RankedLines:
     """Output of one rank on its way to the standard output, line by line."""
 
@@ -74,15 +85,24 @@ class RankedLines:
         self._pod_log = pod_log
         self._prefix = f"[rank {rank}] ".encode()
         self._rest = b""  # of a line that has not ended
+        self._told_at = time.monotonic()
 
     def write(self, data: bytes) -> None:
         """More output."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = on_top(rest)
         while len(self._rest) > LINE_BYTES:
             lines.append(self._rest[:LINE_BYTES])
             self._rest = self._rest[LINE_BYTES:]
+        now = time.monotonic()
+        if not lines and b"\r" in self._rest and now - self._told_at >= STATE_S:
+            lines.append(self._rest)
         if lines:
-            self._pod_log.write(b"".join(self._prefix + line + b"\n" for line in lines))
+            self._told_at = now
+            self._pod_log.write(b"".join(map(self._line, lines)))
+
+    def _line(self, line: bytes) -> bytes:
+        return self._prefix + on_top(line).strip(b"\r") + b"\n"
 
     def close(self) -> None:
         """No more output will come."""

@@ -2,10 +2,12 @@
 
 import difflib
 import os
+import shlex
 import stat
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -138,6 +140,13 @@ def _list(as_json: bool) -> None:
 
 
 def _unknown(slug: str, known: list[str]) -> Error:
+    if Path(slug).is_file():
+        return Error(
+            "unknown-slug",
+            f"there is no error {slug!r}",
+            why="it is the name of a file; a log is read from standard input",
+            help=f"holdfast explain - < {shlex.quote(slug)}",
+        )
     close = difflib.get_close_matches(slug, known, n=1)
     return Error(
         "unknown-slug",

@@ -6,6 +6,9 @@ its old inode before the new file is opened, so rotation loses nothing that was 
 
 A worker can write faster than a terminal can show. With `skip_bytes` a log that is further behind
 than that is not caught up with: its middle is left out, and a line says so.
+
+A progress bar writes one line over and over and ends it after an hour. Of such a line its newest
+state is given back, now and then, and of one that has ended the last: what a terminal would show.
 """
 
 import os
@@ -14,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.agent.pod_log import on_top
 from holdfast.files import open_plain, part_before
 from holdfast.log_times import begins
 
@@ -21,6 +25,7 @@ TICK_S = 0.1
 FILE_BYTES = 64 * 1024
 TICK_BYTES = 1024 * 1024
 LINE_BYTES = 16 * 1024  # a longer line without an end is shown in pieces
+STATE_TICKS = 50  # from one state of a line that is written over to the next that is shown
 _LOG = re.compile(r"attempt-(\d+)/rank-(\d+)\.log$")
 
 
@@ -43,6 +48,7 @@ class Log:
         """Raises `OSError`."""
         self.path, self.attempt, self.rank = path, attempt, rank
         self._rest = b""
+        self._state, self._state_ticks = b"", 0  # shown last, how long ago
         part, offset = _first_part(path, since)
         self._file = open_plain(path if at_end else part)
         self._file.seek(0 if at_end else offset, os.SEEK_END if at_end else os.SEEK_SET)
@@ -59,14 +65,28 @@ class Log:
             self._reopen()
             data = self._file.read(limit)
         *whole, self._rest = (self._rest + data).split(b"\n")
+        self._rest = on_top(self._rest)
+        if whole:
+            self._state = b""
         if len(self._rest) > LINE_BYTES:
             whole, self._rest = [*whole, self._rest], b""
+        if len(data) < limit:
+            whole += self._newest_state()
         return [*skipped, *map(self._line, whole)], len(data)
+
+    def _newest_state(self) -> list[bytes]:
+        """Of the unfinished line, if it is one that is written over, and it is time."""
+        self._state_ticks += 1
+        due = self._state_ticks >= STATE_TICKS and b"\r" in self._rest
+        if not due or self._rest == self._state:
+            return []
+        self._state, self._state_ticks = self._rest, 0
+        return [self._rest]
 
     def unfinished(self) -> list[Line]:
         """What stands after the last line end, once nothing more will come."""
         rest, self._rest = self._rest, b""
-        return [self._line(rest)] if rest else []
+        return [self._line(rest)] if rest and rest != self._state else []
 
     def behind(self) -> int:
         """Bytes that were written and not read yet."""
@@ -86,7 +106,8 @@ class Log:
         return [self._line(f"... {behind} bytes of output not shown: {self.path}".encode())]
 
     def _line(self, data: bytes) -> Line:
-        return Line(self.attempt, self.rank, data.decode(errors="replace").rstrip("\r"))
+        text = on_top(data).decode(errors="replace")
+        return Line(self.attempt, self.rank, text.strip("\r"))
 
     def _rotated(self) -> bool:
         try:

@@ -34,7 +34,7 @@ from holdfast.drivers.machine_book import MachineBook
 from holdfast.drivers.nodes import known_nodes, new_names
 from holdfast.drivers.notifier import Notifier
 from holdfast.drivers.otlp.telemetry import Telemetry
-from holdfast.drivers.talk import say
+from holdfast.drivers.talk import say, talk_to_file
 from holdfast.errors import Error
 from holdfast.events import (
     AnyEvent,
@@ -462,7 +462,4 @@ class LocalDriver:
 
     def _terminal_gone(self) -> None:
         """A closed terminal does not stop a job: go on, with output to a file."""
-        fd = os.open(self._folder / "controller.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        os.dup2(fd, 1)
-        os.dup2(fd, 2)
-        os.close(fd)
+        talk_to_file(self._folder / "controller.log")

@@ -225,10 +225,25 @@ def _may_go(name: str, folder: Path, *, replace: bool) -> None:
     if controller_alive(folder):
         raise already_running(name)
     if not replace:
-        raise _exists(name, folder)
+        raise _exists(name, folder, orphaned=_orphaned(folder))
 
 
-def _exists(name: str, folder: Path) -> Error:
+def _orphaned(folder: Path) -> bool:
+    """Whether the job has not ended though its controller has, so that workers may train on."""
+    with contextlib.suppress(Error, OSError):
+        return not state_of(folder).ended
+    return False
+
+
+def _exists(name: str, folder: Path, *, orphaned: bool = False) -> Error:
+    if orphaned:
+        return Error(
+            "job-exists",
+            f"job {name!r} has not ended: its controller has died",
+            why="its workers may have kept training in the meantime",
+            help=f"holdfast resume {name}   (or: holdfast stop {name}; with --replace, the record "
+            "is dropped and its workers are killed)",
+        )
     return Error(
         "job-exists",
         f"there is a record of a job named {name!r}",

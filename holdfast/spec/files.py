@@ -24,6 +24,12 @@ _PROGRAM = (
     "a program in another language is run by `holdfast run --no-python PROGRAM`, or by "
     "`command: [PROGRAM]` in the job file"
 )
+_LAUNCHERS = ("accelerate", "deepspeed", "mpirun", "python", "python3", "srun", "torchrun")
+_IN_ITS_PLACE = (
+    "Holdfast takes the place of `{0}`: leave that word out, as in `holdfast run "
+    "--nproc-per-node N SCRIPT ARGUMENTS`; docs/guides/your-script.md#from-another-launcher "
+    "says what becomes of its flags"
+)
 
 
 def require_files(job: Job) -> None:
@@ -36,12 +42,18 @@ def require_files(job: Job) -> None:
     if why := _not_there(job.workdir, stat.S_ISDIR, "no such folder"):
         raise _missing(job, f"the working folder {job.workdir}", why)
     if job.script is not None and (why := _not_there(job.script, stat.S_ISREG, "no such file")):
-        program = shutil.which(Path(job.script).name) is not None  # holdfast run bash train.sh
-        raise _missing(job, f"the script {job.script}", why, _PROGRAM if program else _PATH)
+        raise _missing(job, f"the script {job.script}", why, _meant(Path(job.script).name))
     if job.script is not None and (kind := _other_language(Path(job.script))):
         raise _missing(job, f"the script {job.script}", f"it is not Python but {kind}", _PROGRAM)
     if job.command is not None and _program(job) is None:
         raise _missing(job, f"the program {job.command[0]}", "not found, or not executable")
+
+
+def _meant(name: str) -> str:
+    """What helps whoever gave the word `name` where a script belongs: holdfast run bash train.sh"""
+    if name in _LAUNCHERS:
+        return _IN_ITS_PLACE.format(name)
+    return _PATH if shutil.which(name) is None else _PROGRAM
 
 
 def require_texts(job: Job) -> None:

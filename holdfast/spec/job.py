@@ -66,7 +66,7 @@ class Nodes(Section):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
-        return {"count": value} if isinstance(value, int) else value
+        return value if isinstance(value, (dict, cls)) else {"count": value}
 
     @property
     def spare_count(self) -> int:

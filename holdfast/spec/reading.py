@@ -13,6 +13,7 @@ bytes to gigabytes. Its parser, which this stands on, does none of that.
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -177,11 +178,13 @@ def _of_length(text: str) -> str:
 
 
 def _bytes(path: Path, limit: int) -> bytes:
-    """A named pipe that nobody writes to is empty, instead of a wait without end."""
+    """A named pipe that nobody writes to is empty, instead of a wait without end; so is what the
+    kernel has not said yet (`/proc/kmsg`). Only who writes to a pipe or a terminal is waited for.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    os.set_blocking(fd, True)
+    os.set_blocking(fd, stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd))
     with os.fdopen(fd, "rb") as file:
-        return file.read(limit)
+        return file.read(limit) or b""
 
 
 def _require_printable(text: str) -> None:

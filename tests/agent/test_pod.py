@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from holdfast.agent import interfaces
 from holdfast.agent.environment import without_engine
 from holdfast.agent.pod import job_in
-from holdfast.agent.pod_log import HELD_BYTES
+from holdfast.agent.pod_log import HELD_BYTES, STATE_S, RankedLines
 from holdfast.events import NodeLeft
 from holdfast.lines import seal
 from holdfast.messages import GiveJournal, JournalCopy, Keep, Kept, Leave
@@ -303,6 +304,22 @@ def test_output_is_shown_with_the_rank_and_written_to_its_file(make: Make) -> No
         assert (texts[0], texts[-1]) == (f"rank {rank}", "end")
         assert "".join(texts[1:-1]) == "a" * 40000
         assert pod.log(rank) == f"rank {rank}\n{'a' * 40000}\nend"
+
+
+def test_of_a_progress_bar_the_newest_state_is_said_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends its line after the last step: until then `kubectl logs` would show nothing."""
+    now, said = 100.0, list[bytes]()
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    lines = RankedLines(Mock(write=said.append), 3)
+    for step in range(12):
+        lines.write(b"\r%d/12" % step)
+        now += STATE_S / 4
+    lines.write(b"\r12/12\r\nnext\r\n")
+    assert b"".join(said).splitlines() == [
+        b"[rank 3] %s" % text for text in (b"4/12", b"8/12", b"12/12", b"next")
+    ]
 
 
 def test_a_standard_output_that_nobody_reads_holds_nothing_up(make: Make, home: Path) -> None:

@@ -121,6 +121,7 @@ def test_explain_finds_known_problems_in_a_log(tmp_path: Path) -> None:
         b"\xff\x00 junk\n" + b"x" * 1_000_000 + b"\n"
         b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     )
+    assert f"holdfast explain - < {log}" in holdfast("explain", str(log)).stderr
     text = log.read_text(errors="replace")
     told = holdfast("explain", "-", given=text).stdout
     assert told.index("gpu-memory (code; line 5)") < told.index("gloo-peer-closed (consequence")

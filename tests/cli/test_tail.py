@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.tail import FILE_BYTES, LINE_BYTES, TICK_BYTES, Line, Tail, prefixed
+from holdfast.cli.tail import FILE_BYTES, LINE_BYTES, STATE_TICKS, TICK_BYTES, Line, Tail, prefixed
 
 
 @pytest.fixture
@@ -121,6 +121,24 @@ def test_a_line_without_an_end_is_shown_in_pieces(tmp_path: Path, log: Path) -> 
     append(log, b"x" * (3 * LINE_BYTES))
     tail = Tail(tmp_path)
     assert [len(line.text) for line in tail.tick()] == [3 * LINE_BYTES]
+    tail.close()
+
+
+def test_of_a_line_that_is_written_over_the_newest_state_is_shown_now_and_then(
+    tmp_path: Path, log: Path
+) -> None:
+    """A progress bar ends its line after the last step: until then nothing would be shown."""
+    append(log, b"first\r 0/9\r 1/9")
+    tail = Tail(tmp_path)
+    shown = [line for _ in range(2 * STATE_TICKS) for line in tail.tick()]
+    assert [line.text for line in shown] == [" 1/9"]
+    append(log, b"\r 2/9\r 3/9\r")
+    shown = [line for _ in range(STATE_TICKS) for line in tail.tick()]
+    assert [line.text for line in shown] == [" 3/9"]
+    append(log, b"\r 9/9\r\nend\rof it\r\n")
+    assert [line.text for line in tail.tick()] == [" 9/9", "of it"]
+    append(log, b" 1/9\r" * LINE_BYTES)
+    assert [line.text for line in tail.drain()] == [" 1/9"]
     tail.close()
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.drivers import engines, records
-from holdfast.drivers.local import withdraw_address
+from holdfast.drivers.local import stop_abandoned, withdraw_address
 from holdfast.errors import Error
 from holdfast.shell.clock import Clock
 from holdfast.spec import Job, job_from_dict
@@ -124,6 +124,24 @@ def test_of_two_that_make_the_same_folder_the_second_hears_that_it_exists(
     assert raised.value.slug == "job-exists"
     assert os.listdir(tmp_path) == ["run"]
     assert records.read_secret(folder) == token
+
+
+def test_the_name_of_a_job_whose_controller_died_is_told_with_how_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    """To drop its record, as for a job that has ended, would kill workers that train."""
+    folder = tmp_path / "run"
+    os.close(records.create(JOB, folder, now=1.0))
+
+    def refused() -> Error:
+        with pytest.raises(Error) as raised:
+            records.create(JOB, folder, now=2.0)
+        assert raised.value.slug == "job-exists"
+        return raised.value
+
+    assert "holdfast resume run" in refused().help
+    stop_abandoned(folder, "holdfast stop")
+    assert "holdfast resume" not in refused().help
 
 
 def test_a_replaced_record_is_gone_and_nothing_else_is(tmp_path: Path) -> None:

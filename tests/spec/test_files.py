@@ -51,6 +51,9 @@ def test_a_program_in_another_language_is_refused_as_a_script(tmp_path: Path) ->
     assert "/bin/bash" in refused_as("#!/bin/bash\necho one\n")
     assert "--no-python" in refused_as("\x7fELF\x02\x01")
     assert "--no-python" in refused(Job(name="a", script=f"{here}/sh", workdir=here))
+    for launcher in ("torchrun", "accelerate", "python"):  # started by --no-python, they would nest
+        told = refused(Job(name="a", script=f"{here}/{launcher}", workdir=here))
+        assert f"takes the place of `{launcher}`" in told and "--no-python" not in told
     (tmp_path / "train").write_bytes(b"#!/bin/sh\nexec python3 $0\n")
     with zipfile.ZipFile(tmp_path / "train", "a") as archive:
         archive.writestr("__main__.py", "")

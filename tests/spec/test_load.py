@@ -43,6 +43,9 @@ def test_absolute_paths_stay(tmp_path: Path) -> None:
 
 def test_a_plain_number_of_nodes_is_short_for_count(tmp_path: Path) -> None:
     assert job_from_yaml(write(tmp_path, "name: a\nscript: b\nnodes: 3\n")).nodes.count == 3
+    for wrong in ("1e400", "1.5", "two", "[2]"):
+        told = why(tmp_path, f"name: a\nscript: b\nnodes: {wrong}\n")
+        assert "nodes (line 3): must be a whole number" in told
 
 
 def test_every_problem_is_told_at_once_with_path_and_line(tmp_path: Path) -> None:

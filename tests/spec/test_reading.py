@@ -209,6 +209,17 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so_and_nobody_waits(tmp_path: 
     assert reading.file_text(tmp_path / "pipe") == ""
 
 
+def test_what_is_neither_pipe_nor_terminal_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as /proc/kmsg, for which a pipe stands whose writer says nothing."""
+    os.mkfifo(tmp_path / "kmsg")
+    silent = os.open(tmp_path / "kmsg", os.O_RDWR)
+    monkeypatch.setattr("stat.S_ISFIFO", lambda _mode: False)
+    assert reading.file_text(tmp_path / "kmsg") == ""
+    os.close(silent)
+
+
 # ── fuzz ──────────────────────────────────────────────────────────────────────────────────────
 
 SEEDS = [

@@ -92,6 +92,15 @@ HOST = (
         "Install builds for this processor (AVX2, AVX-512 may be missing), or use other machines.",
     ),
     signature(
+        "no-temporary-folder",
+        r"No usable temporary directory found",
+        Blame.STORAGE,
+        "No folder for temporary files can be written: the file system is full, or read-only, or "
+        "the folder is missing.",
+        "`df -h /tmp`; in a pod with readOnlyRootFilesystem mount a volume at /tmp; else set "
+        "TMPDIR to a folder that can be written.",
+    ),
+    signature(
         "no-space",
         r"\[Errno 28\]|No space left on device",
         Blame.STORAGE,
