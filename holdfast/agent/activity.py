@@ -20,9 +20,7 @@ from holdfast.stacks import Activity, StackGroup
 
 BUSY_SHARE = 0.2  # of one processor; a wait that wakes up now and then takes less
 BUSY_BYTES_S = 1 << 20  # read or written
-TURN_S = (
-    5e-4  # who computes is taken off its processor after milliseconds, who wakes up goes sooner
-)
+TURN_S = 5e-4  # who computes runs for milliseconds at a time, who wakes up to look for less
 RUNNABLE = "running"
 NANOSECOND = 1e-9
 
