@@ -14,7 +14,7 @@ class Excerpt(NamedTuple):
 
     - `OWNER/REPOSITORY#NUMBER`: a public thread on GitHub,
     - `OWNER/REPOSITORY PATH`: a public source that prints them,
-    - `LIBRARY PATH`: an installed library that prints them,
+    - `LIBRARY PATH`: an installed library that prints them, by a pattern of its path,
     - `recorded FILE`: below `tests/diagnosis/recorded`, of a process that failed,
     - `provoked NAME`: a function of `tests/diagnosis/provoked.py`,
     - `ran: COMMAND (VERSION)`: printed by that command.

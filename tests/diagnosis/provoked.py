@@ -37,6 +37,14 @@ from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 Provoke = Callable[[Path], object]
 PROVOKED: dict[str, Provoke] = {}
 APART: set[str] = set()
+WITHOUT_CUDA = torch.version.cuda is None
+OTHERWISE = {
+    "nccl_not_built_in": WITHOUT_CUDA,
+    "no_cuda_in_torch": WITHOUT_CUDA,
+    "lambda_pickled": sys.version_info < (3, 13),
+}
+"""Those that another build of PyTorch, or another Python, words differently: whether this one is
+the one that is quoted."""
 STATE = {"weight": torch.zeros(1000)}
 PIECE = 1000  # bytes that are left of a file
 PAGE = b"<html><head><title>503 Service Unavailable</title></head></html>"

@@ -12,7 +12,7 @@ from holdfast.diagnosis.signatures import GROUPS, SIGNATURES, Blame, spotted
 from holdfast.drivers.kubernetes.lint import CHECKS
 from holdfast.errors import SLUGS
 from tests.diagnosis.excerpts import THREAD, Excerpt, excerpts
-from tests.diagnosis.provoked import APART, PROVOKED, provoke
+from tests.diagnosis.provoked import APART, OTHERWISE, PROVOKED, provoke
 from tests.patience import PATIENCE_S
 from tests.tidy.source import ROOT
 from tests.warm import PIPE, Script
@@ -85,6 +85,8 @@ def test_installed_libraries_still_say_so(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         said = said_by(name, tmp_path)
+    if not OTHERWISE.get(name, True):
+        pytest.skip(f"this build of PyTorch, or this Python, says: {said}")
     assert [line for line in one.lines if alike(line) not in alike(said)] == [], said
     assert names(said.splitlines())[0] == slug, said
 
@@ -114,7 +116,7 @@ def test_what_an_installed_library_prints_is_in_its_file(
 ) -> None:
     kinds = {"python": "stdlib", "holdfast": ""}
     kind = kinds.get(one.source.partition(" ")[0], "purelib")
-    file = (Path(sysconfig.get_path(kind)) if kind else ROOT) / path
+    (file,) = (Path(sysconfig.get_path(kind)) if kind else ROOT).glob(path)
     parts = [part.strip() for line in one.lines for part in MESSAGE.split(line)]
     longest = sorted(parts, key=len, reverse=True)[:PARTS]
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as text:

@@ -13,6 +13,7 @@ from holdfast.messages import Assignment
 from holdfast.train import survival
 from holdfast.train.parking import ORDER, ParkingPlace
 from holdfast.train.surviving_group import AttemptBrokenError
+from tests.patience import PATIENCE_S
 
 
 class Group:
@@ -109,6 +110,7 @@ def test_what_is_left_of_the_attempt_is_let_go_while_the_next_one_is_waited_for(
     kept.add(group)  # type: ignore[arg-type]
     kept.enter_loop()
     ends[0].send(ORDER)
+    ends[1]._patience_s = PATIENCE_S  # it is heard by a thread
     letting_go: list[list[dict[str, str]]] = []
 
     def let_go() -> None:
@@ -202,7 +204,7 @@ def test_who_takes_another_rank_does_all_again_with_as_many_as_there_are(
     env = {"RANK": "0", "WORLD_SIZE": "2"}
     told = {"attempt": 2, "rank": 0, "local_rank": 0, "world_size": 2, "redo_until": 0, "env": env}
     ends[0].setblocking(True)
-    ends[1]._patience_s = 60.0
+    ends[1]._patience_s = PATIENCE_S
     ends[0].sendall(b"park\n")
     kept.break_up(None)
     ends[0].sendall(json.dumps(told).encode() + b"\n")

@@ -252,7 +252,7 @@ PYTHON = (
     ),
     signature(
         "not-picklable",
-        r"Can't (?:get local|pickle (?:local )?)(?:object|attribute|<)|cannot pickle '",
+        r"Can't (?:get local |pickle (?:local )?)(?:object|attribute|<)|cannot pickle '",
         Blame.CODE,
         "An object cannot be sent to another process, such as a data loader worker.",
         "Define functions at module level instead of lambdas; open files and connections in the "
