@@ -6,6 +6,7 @@ version of a library that words a message differently is noticed.
 
 import contextlib
 import gzip
+import importlib
 import io
 import os
 import pickle
@@ -20,13 +21,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import h5py
 import numpy as np
-import pyarrow.parquet
 import safetensors.torch
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from PIL import Image
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.api import CheckpointException
@@ -47,6 +45,7 @@ OTHERWISE = {
 the one that is quoted."""
 STATE = {"weight": torch.zeros(1000)}
 PIECE = 1000  # bytes that are left of a file
+DCP = "torch.distributed.checkpoint"
 PAGE = b"<html><head><title>503 Service Unavailable</title></head></html>"
 
 
@@ -279,7 +278,8 @@ def scaled_half(_: Path) -> object:
     weight.grad = torch.ones_like(weight)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
-    return scaler.unscale_(torch.optim.SGD([weight]))
+    scaler.unscale_(torch.optim.SGD([weight]))
+    return None
 
 
 @way
@@ -320,14 +320,14 @@ def state_of_another_model(_: Path) -> object:
 
 @way
 def checkpoint_of_other_sizes(folder: Path) -> object:
-    dcp.save({"w": torch.ones(4)}, checkpoint_id=folder)
-    return dcp.load({"w": torch.ones(5)}, checkpoint_id=folder)
+    library(DCP).save({"w": torch.ones(4)}, checkpoint_id=folder)
+    return library(DCP).load({"w": torch.ones(5)}, checkpoint_id=folder)
 
 
 @way
 def checkpoint_without_a_key(folder: Path) -> object:
-    dcp.save({"w": torch.ones(4)}, checkpoint_id=folder)
-    return dcp.load({"v": torch.ones(4)}, checkpoint_id=folder)
+    library(DCP).save({"w": torch.ones(4)}, checkpoint_id=folder)
+    return library(DCP).load({"v": torch.ones(4)}, checkpoint_id=folder)
 
 
 @way
@@ -383,14 +383,15 @@ def array_cut(folder: Path) -> object:
 
 @way
 def parquet_cut(folder: Path) -> object:
-    pyarrow.parquet.write_table(pyarrow.table({"x": range(1000)}), folder / "0.parquet")
-    return pyarrow.parquet.read_table(cut(folder / "0.parquet"))
+    arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
+    parquet.write_table(arrow.table({"x": range(PIECE)}), folder / "0.parquet")
+    return parquet.read_table(cut(folder / "0.parquet"))
 
 
 @way
 def parquet_empty(folder: Path) -> object:
     (folder / "0.parquet").write_bytes(b"")
-    return pyarrow.parquet.read_table(folder / "0.parquet")
+    return library("pyarrow.parquet").read_table(folder / "0.parquet")
 
 
 @way
@@ -425,9 +426,10 @@ def gzip_cut(_: Path) -> object:
 
 @way
 def hdf5_cut(folder: Path) -> object:
-    with h5py.File(folder / "0.h5", "w") as file:
+    hdf5 = library("h5py")
+    with hdf5.File(folder / "0.h5", "w") as file:
         file["x"] = range(PIECE)
-    return h5py.File(cut(folder / "0.h5"))
+    return hdf5.File(cut(folder / "0.h5"))
 
 
 class OfOurs:
@@ -547,6 +549,12 @@ def no_such_file(_: Path) -> object:
 
 
 @way
+def folder_exists(folder: Path) -> object:
+    folder.mkdir()
+    return None
+
+
+@way
 def no_such_folder(folder: Path) -> object:
     torch.save({}, folder / "run-7" / "model.pt")
     return None
@@ -567,6 +575,11 @@ def connection_refused(_: Path) -> object:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and nobody listens
         return socket.create_connection(unused.getsockname())
+
+
+def library(name: str) -> Any:
+    """One without types, imported by those who need it."""
+    return importlib.import_module(name)
 
 
 def recomputed(first: Callable[[Any], Any], again: Callable[[Any], Any]) -> object:

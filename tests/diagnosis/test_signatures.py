@@ -47,7 +47,7 @@ def of_kind(kind: str) -> list[tuple[str, Excerpt, str]]:
 INSTALLED = [
     (slug, one, one.source.partition(" ")[2])
     for slug, one in ALL
-    if re.fullmatch(r"[a-z]+ \S+", one.source) and not one.source.startswith(("rec", "prov"))
+    if re.fullmatch(r"[a-z_]+ \S+", one.source) and not one.source.startswith(("rec", "prov"))
 ]
 
 
@@ -264,6 +264,9 @@ def test_an_xid_that_a_program_causes_is_not_the_machines(number: int, blame: st
         "srun: job 608 has been allocated resources",
         "nvidia-container-cli: 1.14.3",
         "GPU 0: NVLink 4: <inactive>, uncorrectable errors 0",
+        "[W916 22:10:29.337089000 ProcessGroupGloo.cpp:547] Warning: Unable to resolve hostname to "
+        "a (local) address. Using the loopback address as fallback. Manually set the network "
+        "interface to bind to with GLOO_SOCKET_IFNAME. (function operator())",
         "",
     ],
 )

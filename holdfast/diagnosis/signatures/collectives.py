@@ -117,11 +117,12 @@ COLLECTIVES = (
     ),
     signature(
         "nccl-no-peer-access",
-        r"peer access is not supported between these two devices",
+        r"peer access is not supported between these two devices|peer mapping resources exhausted",
         Blame.CONFIGURATION,
-        "Two GPUs of one node cannot read each other's memory.",
-        "Set NCCL_P2P_DISABLE=1 to confirm. GeForce cards (RTX 3090, 4090) cannot do it; for "
-        "others check ACS and IOMMU settings, and the fabric manager.",
+        "Two GPUs of one node cannot read each other's memory, or one has too many peers.",
+        "Set NCCL_P2P_DISABLE=1 to confirm. One process may use 8 peers: start one per GPU. "
+        "GeForce cards (RTX 3090, 4090) cannot do it; for others check ACS and IOMMU, and the "
+        "fabric manager.",
     ),
     signature(
         "nccl-system-error",
@@ -158,7 +159,7 @@ COLLECTIVES = (
     ),
     signature(
         "nccl-internal-error",
-        r"ncclInternalError",
+        r"ncclInternalError|ProcessGroupNCCL\S*, internal error",
         Blame.ENVIRONMENT,
         "A check inside NCCL failed: mostly versions or a topology that it does not understand.",
         "Set NCCL_DEBUG=INFO and read the WARN line above. NCCL 2.18 reports errors of the network "
@@ -167,7 +168,7 @@ COLLECTIVES = (
     ),
     signature(
         "nccl-invalid-usage",
-        r"ncclInvalidUsage|ncclInvalidArgument",
+        r"ncclInvalidUsage|ncclInvalidArgument|ProcessGroupNCCL\S*, invalid usage",
         Blame.CODE,
         "A collective was called with arguments that NCCL refuses.",
         "Ranks must call the same collective with the same sizes and types, each on its own GPU.",
@@ -202,7 +203,7 @@ COLLECTIVES = (
     ),
     signature(
         "collective-mismatch",
-        r"Detected mismatch between collectives on ranks",
+        r"Detected mismatch between collectives on ranks|DistributedOperationException",
         Blame.CODE,
         "Ranks called different collectives, or the same one with different shapes.",
         "The message names both calls. Look for a branch that only some ranks take "
@@ -277,7 +278,8 @@ COLLECTIVES = (
     ),
     signature(
         "gloo-no-address",
-        r"Unable to resolve hostname to a \(local\) address|ifa != nullptr",
+        r"Unable to resolve hostname to a \(local\) address(?!.*loopback address as fallback)|"
+        r"ifa != nullptr",
         Blame.CONFIGURATION,
         "gloo found no local address for this node's host name.",
         "Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes.",
@@ -328,10 +330,19 @@ COLLECTIVES = (
     ),
     signature(
         "rendezvous-environment",
-        r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
+        r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set|"
+        r"KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'$",
         Blame.CONFIGURATION,
         "init_process_group found no rank in the environment.",
         "Start the script with `holdfast run` or torchrun, not with plain python.",
+    ),
+    signature(
+        "process-group-twice",
+        r"trying to initialize the default process group twice",
+        Blame.CODE,
+        "init_process_group was called although the process group exists.",
+        "Call it once: the Trainer, Accelerate, Lightning or DeepSpeed may have done so already. "
+        "Ask dist.is_initialized() before.",
     ),
     signature(
         "invalid-rank",
@@ -344,14 +355,16 @@ COLLECTIVES = (
     ),
     signature(
         "store-lost",
-        r"recvValue failed on|Failed to recv, got 0 bytes|TCPStore.*(?:Broken pipe|reset by peer)",
+        r"recvValue failed on|Failed to recv, got 0 bytes|Stop_waiting response is expected|"
+        r"TCPStore.*(?:Broken pipe|reset by peer)",
         Blame.CONSEQUENCE,
         "The rendezvous store is gone: the process that serves it has exited.",
         "Look at the rank or node that failed first: `holdfast why` names it.",
     ),
     signature(
         "store-timeout",
-        r"wait timeout after \d+ms, keys|waitForInput: socket .* timed out",
+        r"wait timeout after \d+ms, keys|waitForInput: socket .* timed out|: Socket Timeout$|"
+        r"Timed out initializing process group in store based barrier",
         Blame.CONSEQUENCE,
         "A rank waited in the rendezvous store for a key that nobody wrote: some rank did not "
         "come.",

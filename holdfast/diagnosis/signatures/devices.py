@@ -41,10 +41,11 @@ DEVICES = (
     signature(
         "gpu-kernel-error",
         r"CUDA error: (?:misaligned address|an illegal instruction was encountered|invalid program "
-        r"counter)|CUDA_ERROR_(?:MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION|INVALID_PC)|"
+        r"counter|invalid configuration argument)|Error invalid configuration argument at line|"
+        r"CUDA_ERROR_(?:MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION|INVALID_PC)|"
         r"Cuda failure (?:\d+ )?'(?:misaligned address|an illegal instruction was encountered)",
         Blame.CODE,
-        "A kernel used an address or an instruction that the GPU refuses.",
+        "A kernel used an address, an instruction or a size that the GPU refuses.",
         "Run with CUDA_LAUNCH_BLOCKING=1 and compute-sanitizer; suspect custom and Triton kernels, "
         "and builds for another GPU. If the same code only ever fails on one machine, suspect that "
         "GPU (XID 13 in `dmesg`).",
@@ -193,7 +194,8 @@ DEVICES = (
     ),
     signature(
         "device-ordinal",
-        r"invalid device ordinal|on CUDA device \d+ but torch\.cuda\.device_count\(\) is",
+        r"invalid device ordinal|on CUDA device \d+ but torch\.cuda\.device_count\(\) is|"
+        r"device < num_gpus INTERNAL ASSERT FAILED",
         Blame.CODE,
         "The script asks for a GPU number that this process does not see.",
         "Use LOCAL_RANK, not RANK, for set_device; workers_per_node must not exceed the number of "
@@ -235,7 +237,8 @@ DEVICES = (
         "cudnn-error",
         r"CUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|MAPPING_ERROR|BAD_PARAM|"
         r"NOT_SUPPORTED|ALLOC_FAILED)|Unable to find a valid cuDNN algorithm|"
-        r"GET was unable to find an engine to execute this computation",
+        r"(?:GET|FIND) was unable to find an engine to execute this computation|"
+        r"RET_CHECK failure .*dnn != nullptr",
         Blame.ENVIRONMENT,
         "cuDNN could not start or run: mostly out of memory, or its version does not fit.",
         "Try a smaller batch; look for a second libcudnn in LD_LIBRARY_PATH; check the GPU.",
@@ -252,7 +255,7 @@ DEVICES = (
     ),
     signature(
         "cuda-in-forked-process",
-        r"Cannot re-initialize CUDA in forked subprocess",
+        r"Cannot re-initialize CUDA in forked subprocess|CUDA error: initialization error",
         Blame.CODE,
         "A process was forked after CUDA had been used, and uses it again.",
         "Use the start method spawn or forkserver, and keep CUDA out of data set code.",

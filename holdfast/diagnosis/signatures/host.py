@@ -43,9 +43,10 @@ HOST = (
     ),
     signature(
         "loader-exited",
-        r"DataLoader worker \(pid \d+\) exited unexpectedly with exit code",
+        r"DataLoader worker \(pid \d+\) (?:exited unexpectedly with exit code|is killed by signal: "
+        r"Aborted)",
         Blame.CODE,
-        "A data loader worker ended itself, with a status.",
+        "A data loader worker ended itself, with a status or SIGABRT.",
         "Look for sys.exit or os._exit in the data set or a library of it; num_workers=0 shows the "
         "traceback.",
     ),
@@ -193,6 +194,14 @@ HOST = (
         "Check the working directory and the mounts of every node, not only of the first.",
     ),
     signature(
+        "file-exists",
+        r"FileExistsError: |\[Errno 39\]",
+        Blame.CODE,
+        "A file or folder exists already, or is not empty: mostly several ranks make or remove it.",
+        "Let one rank do it, then a barrier; os.makedirs(..., exist_ok=True). If it is left over "
+        "from the attempt before, let the script continue from it.",
+    ),
+    signature(
         "clock-skew",
         r"certificate is not yet valid|RequestTimeTooSkewed|between the request time and the",
         Blame.CONFIGURATION,
@@ -233,7 +242,7 @@ HOST = (
     ),
     signature(
         "connection-reset",
-        r"Connection reset by peer|\[Errno 104\]|\[Errno 32\]",
+        r"Connection reset by peer|\[Errno 104\]|\[Errno 32\]|RuntimeError: Broken pipe",
         Blame.CONSEQUENCE,
         "The other end of a connection has closed it.",
         "If the other end is a rank, look at why that one failed; if it is a service, it restarted "
@@ -257,7 +266,8 @@ HOST = (
     ),
     signature(
         "connection-cut",
-        r"Remote end closed connection|IncompleteRead\(|ServerDisconnectedError|ClientPayloadError|"
+        r"Remote end closed connection|EOF occurred in violation of protocol|"
+        r"IncompleteRead\(|ServerDisconnectedError|ClientPayloadError|"
         r"Connection was closed before we received",
         Blame.NETWORK,
         "A service closed the connection before its answer was complete.",

@@ -65,8 +65,18 @@ LIBRARIES = (
         "Holdfast takes that one by itself.",
     ),
     signature(
+        "trainer-checkpoint-missing",
+        r"Can't find a valid checkpoint at|No valid checkpoint found in output directory",
+        Blame.CONFIGURATION,
+        "Hugging Face's Trainer is to resume, and found no checkpoint that it can use.",
+        "Check output_dir and its mount on every node; resume_from_checkpoint=True needs a folder "
+        "checkpoint-N, so pass it only where one exists.",
+    ),
+    signature(
         "model-files-missing",
-        r"does not appear to have a file named|Incorrect path_or_model_id|HFValidationError",
+        r"does not appear to have a file named|Incorrect path_or_model_id|HFValidationError|"
+        r"Error no file named|Should have a `model_type` key in its config|Can't load (?:tokenizer|"
+        r"the configuration|feature extractor|image processor) (?:for|of) '",
         Blame.CONFIGURATION,
         "The folder or repository of the model lacks a file, or its name is wrong.",
         "Check the path on every node: a folder that does not exist is taken for a name on the "
@@ -76,7 +86,7 @@ LIBRARIES = (
     signature(
         "transformers-too-old",
         r"Transformers does not recognize this architecture|is required for a normal functioning "
-        r"of this module",
+        r"of this module|with `PyTorch` requires `accelerate",
         Blame.ENVIRONMENT,
         "The version of Transformers, or of a package that it needs, does not fit.",
         "Install the version that the message names, or for a new model the newest Transformers.",
@@ -157,7 +167,8 @@ LIBRARIES = (
     ),
     signature(
         "extension-build-failed",
-        r"Error building extension '|ninja: build stopped|CUDA_HOME environment variable is not",
+        r"Error building extension '|ninja: build stopped|'\['ninja', '-v'\S*\]' returned non-zero|"
+        r"CUDA_HOME environment variable is not",
         Blame.ENVIRONMENT,
         "A CUDA extension could not be compiled at run time.",
         "Install compiler, ninja and the CUDA toolkit, or build it into the image; many ranks that "
@@ -224,6 +235,23 @@ LIBRARIES = (
         Blame.ENVIRONMENT,
         "TensorFlow does not find the CUDA libraries that it was built for.",
         "Install tensorflow[and-cuda], or an image with that CUDA and cuDNN.",
+    ),
+    signature(
+        "libdevice-missing",
+        r"libdevice not found at|Can't find libdevice directory",
+        Blame.ENVIRONMENT,
+        "XLA compiles with NVIDIA's libdevice, and does not find it.",
+        "Install the CUDA wheels that JAX or TensorFlow ask for (jax[cuda12], "
+        "tensorflow[and-cuda]), or set XLA_FLAGS=--xla_gpu_cuda_data_dir to the CUDA toolkit.",
+    ),
+    signature(
+        "grpc-unreachable",
+        r"failed to connect to all addresses",
+        Blame.NETWORK,
+        "A gRPC peer (a task of TensorFlow, JAX's coordinator, Ray) could not be reached.",
+        "At the start: check its address and port, and proxy variables (no_proxy). Later: that "
+        "process has exited, so look at its output first.",
+        general=True,
     ),
     signature(
         "tensorflow-peer-lost",
@@ -293,7 +321,7 @@ LIBRARIES = (
     ),
     signature(
         "mpi-abort",
-        r"MPI_ABORT was invoked on rank|mpirun noticed that process rank|"
+        r"MPI_ABORT was invoked on rank|MPI_ERRORS_ARE_FATAL|mpirun noticed that process rank|"
         r"Primary job +terminated normally, but \d+ process|"
         r"mpirun\S* detected that one or more processes exited",
         Blame.CONSEQUENCE,
@@ -335,7 +363,8 @@ LIBRARIES = (
     ),
     signature(
         "ray-worker-lost",
-        r"RayActorError|WorkerCrashedError|ray\.exceptions\.\w*DiedError",
+        r"RayActorError|WorkerCrashedError|ray\.exceptions\.\w*DiedError|"
+        r"A worker died or was killed|The actor died unexpectedly before finishing this task",
         Blame.CONSEQUENCE,
         "A Ray actor or worker died.",
         "Look at its log (ray logs) and for oom-kill on its node.",

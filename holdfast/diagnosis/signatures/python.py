@@ -5,11 +5,28 @@ from holdfast.diagnosis.signatures.signature import Blame, signature
 PYTHON = (
     signature(
         "module-missing",
-        r"ModuleNotFoundError: No module named",
+        r"ModuleNotFoundError: No module named|requires the following packages that were not found",
         Blame.ENVIRONMENT,
         "A package is not installed where the script runs, or a folder is not on the path.",
         "Install it into the image; for modules of your own run from their folder, or set "
         "PYTHONPATH.",
+    ),
+    signature(
+        "command-missing",
+        r"^\S+: (?:line \d+: )?\S+: command not found|executable file not found in \$PATH",
+        Blame.ENVIRONMENT,
+        "A program is not installed where the script runs, or is not on the PATH.",
+        "Install it into the image, or call it by its full path; a virtual environment must be "
+        "activated in the script, as a login shell's settings are not used.",
+    ),
+    signature(
+        "argument-unknown",
+        r"error: (?:unrecognized arguments|the following arguments are required): |are not used by "
+        r"the HfArgumentParser",
+        Blame.CONFIGURATION,
+        "The script was given an argument that it does not know, or not one that it needs.",
+        "Compare with its --help. --local-rank comes from torch.distributed.launch: start with "
+        "torchrun or `holdfast run`, and read LOCAL_RANK from the environment.",
     ),
     signature(
         "library-too-old",
@@ -92,7 +109,8 @@ PYTHON = (
         "data-file-damaged",
         r"Parquet magic bytes not found|Parquet file size is \d+ bytes|image file is truncated|"
         r"cannot identify image file|BadZipFile: |tarfile\.ReadError: |truncated file: eof = |"
-        r"Compressed file ended before the end-of-stream|DataLossError: |corrupted record at \d",
+        r"Compressed file ended before the end-of-stream|DataLossError: |corrupted record at \d|"
+        r"Consistency check failed: file should be of size",
         Blame.DATA,
         "A data file is incomplete, damaged, or not of the format that its name says.",
         "Remove the file, or its folder in the cache, and fetch it again, by one process of the "
@@ -108,7 +126,10 @@ PYTHON = (
     ),
     signature(
         "device-mismatch",
-        r"Expected all tensors to be on the same device|is not on the expected device",
+        r"Expected all tensors to be on the same device|is not on the expected device|"
+        r"to have the same device as tensor for argument|must be on the current device|"
+        r"Input type \(torch\.cuda\.\w+\) and (?:weight|bias) type \(torch\.(?!cuda)|"
+        r"must have its parameters and buffers on device",
         Blame.CODE,
         "Tensors of one operation are on different devices.",
         "Move inputs with .to(device), and register constant tensors as buffers.",
@@ -153,7 +174,8 @@ PYTHON = (
     ),
     signature(
         "dtype-mismatch",
-        r"expected scalar type \w+ but found|(?:must|to) have the same dtype|"
+        r"expected scalar type \w+ but found|source and destination dtypes match|"
+        r"(?:must|to) have the same dtype|"
         r"\" not implemented for '\w+'|"
         r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         Blame.CODE,
@@ -162,7 +184,8 @@ PYTHON = (
     ),
     signature(
         "state-dict-mismatch",
-        r"Error\(s\) in loading state_dict for|size mismatch for .*: copying a param",
+        r"Error\(s\) in loading state_dict for|size mismatch for .*: copying a param|"
+        r"loaded state dict (?:has a different number of|contains a) parameter group",
         Blame.CONFIGURATION,
         "The checkpoint is of a model with other names or sizes.",
         "Use the arguments that the checkpoint was made with; a prefix `module.` or `_orig_mod.` "
@@ -230,7 +253,8 @@ PYTHON = (
     ),
     signature(
         "nan-in-backward",
-        r"returned nan values in its \d+th output|Loss is (?:nan|NaN|inf)|loss (?:is|=) ?nan",
+        r"returned nan values in its \d+th output|probability tensor contains either `inf`|"
+        r"Loss is (?:nan|NaN|inf)|loss (?:is|=) ?nan",
         Blame.DATA,
         "A value became NaN or infinite.",
         "Go back to a checkpoint before it, and look at the batch; clip gradients, lower the "
