@@ -414,6 +414,12 @@ def _unreachable(exc: httpx2.RequestError) -> ApiError:
 
 
 def _credentials(exc: Exception) -> str:
+    """lightkube looks a plugin's token up, and for nothing else in its answer."""
+    if isinstance(exc, KeyError):
+        return (
+            f"no credentials: the credential plugin returned no {exc.args[0]} (plugins that return "
+            "client certificates are not supported)"
+        )
     return f"no credentials: {exc or type(exc).__name__}"
 
 
