@@ -35,11 +35,13 @@ class Making:
 
     async def create(self, body: Body) -> Body:
         """A pod, unless it is refused, or only its answer is lost."""
-        if self.refusals and self.refusals[0] is not None:
-            raise self.refusals.pop(0)
+        refusals = self.refusals[:1]
+        del self.refusals[:1]
+        for refusal in refusals:
+            if refusal is not None:
+                raise refusal
         self.made.append(body["metadata"]["name"])
-        if self.refusals:
-            self.refusals.pop(0)
+        if refusals:
             raise ApiError(0, "ReadError", "connection reset")
         return {"metadata": {"name": self.made[-1], "uid": f"uid-{self.made[-1]}"}}
 
