@@ -11,6 +11,7 @@ surely was not made: otherwise the caller could not tell its own object from ano
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -47,6 +48,8 @@ PAGE = 500  # objects in an answer: bounds the memory that a list takes
 WATCH_S = 60  # how long one watch lasts: a dead connection is noticed then
 SLACK_S = 15.0  # silence beyond that is one
 REFUSAL_BYTES = 64 << 10  # of what a refusal says
+NO_PATH = b"404 page not found"
+MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 JSON, MERGE = "application/json", "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -360,10 +363,26 @@ def _refused(response: httpx2.Response, content: bytes) -> _RefusedError:
     details = status.details or _Details()
     after = response.headers.get("Retry-After", "")
     after_s = float(after) if after.isdecimal() else float(details.retry_after_s)
-    message = status.message or content[:300].decode(errors="replace") or response.reason_phrase
+    message = status.message or _words(content) or response.reason_phrase
+    if code == 404 and not status.reason and not _from_server(content):
+        return _RefusedError(ApiError(0, "NotAnApiServer", f"404 from a proxy: {message}"))
     budget = any(cause.get("reason") == BUDGET for cause in details.causes) or TWO in message
     reason = BUDGET if budget else status.reason or response.reason_phrase
     return _RefusedError(_error(code, reason, message), unsent=code == 429, after_s=after_s)
+
+
+def _from_server(content: bytes) -> bool:
+    """An API server says so of a path that it does not know. A proxy in between that does not find
+    the server may say anything, and nothing is gone by that."""
+    return content.strip() == NO_PATH
+
+
+def _words(content: bytes) -> str:
+    """What somebody says who is no API server, without its markup."""
+    if content.strip() == NO_PATH:
+        return "the server could not find the requested resource"
+    text = content[:REFUSAL_BYTES].decode(errors="replace")
+    return " ".join(MARKUP.sub(" ", text).split())[:300]
 
 
 def _status(content: bytes) -> _Status:
@@ -395,6 +414,12 @@ def _unreachable(exc: httpx2.RequestError) -> ApiError:
 
 
 def _credentials(exc: Exception) -> str:
+    """lightkube looks a plugin's token up, and for nothing else in its answer."""
+    if isinstance(exc, KeyError):
+        return (
+            f"no credentials: the credential plugin returned no {exc.args[0]} (plugins that return "
+            "client certificates are not supported)"
+        )
     return f"no credentials: {exc or type(exc).__name__}"
 
 

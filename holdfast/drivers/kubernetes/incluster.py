@@ -12,6 +12,7 @@ import secrets
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,8 +215,8 @@ async def token_of(cluster: Cluster, job: str, owner: Body) -> str:
     """The job's token: made by the first controller, read by all that follow."""
     while True:
         try:
-            return await _read_token(cluster, job)
-        except NotFoundError:
+            with suppress(NotFoundError):
+                return await _read_token(cluster, job)
             await _make_token(cluster, job, owner)
         except ApiError as error:
             if not error.transient:

@@ -258,16 +258,23 @@ def taken(pod: Pod) -> str:
     return "its pod was deleted" if pod.leaving else ""
 
 
-def ending(pod: Pod, *, main: str | None = None) -> str:
-    """How a pod ended, for a person: evicted, deleted, out of memory, exit status."""
+def ending(pod: Pod) -> str:
+    """How a pod ended, for a person: evicted, deleted, out of memory, exit status. Where an init
+    container has failed, its own never began."""
     if pod.status.reason:
         said = f": {pod.status.message}" if pod.status.message else ""
         return f"its pod was terminated ({pod.status.reason}{said})"
     if told := taken(pod):
         return told
-    for container in pod.status.container_statuses:
+    if pod.main is not None and (done := pod.main.state.terminated) is not None:
+        return f"its container {_exited(done)}"
+    for container in pod.status.init_container_statuses:
         done = container.state.terminated
-        if done is not None and main in (None, container.name):
-            odd = f" ({done.reason})" if done.reason not in ("", "Error", "Completed") else ""
-            return f"its container exited with status {done.exit_code}{odd}"
+        if done is not None and done.exit_code:
+            return f"its init container {container.name} {_exited(done)}"
     return "its pod was deleted"
+
+
+def _exited(done: Terminated) -> str:
+    odd = f" ({done.reason})" if done.reason not in ("", "Error", "Completed") else ""
+    return f"exited with status {done.exit_code}{odd}"

@@ -13,7 +13,6 @@ from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
     Cluster,
-    ConflictError,
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.images import (
@@ -25,6 +24,7 @@ from holdfast.drivers.kubernetes.images import (
 )
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
+from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.origin import origin, owned
 from holdfast.drivers.kubernetes.roster import Roster
@@ -33,6 +33,8 @@ from holdfast.drivers.kubernetes.talk import say
 LOOK_S = 5.0  # whether a roll-out comes further
 RETRY_S = 1.0  # after the API refused, doubling
 RETRY_LAST_S = 30.0
+EXISTS = "AlreadyExists"  # other conflicts are those of a quota, which many change at once
+UNKNOWN = "?"  # UID of a pod that may have been made
 
 
 async def whenever(
@@ -112,8 +114,13 @@ class Supply:
             body = self._prioritised(body)
         try:
             made = await self._cluster.create(self._machines.avoided(body))
-        except ConflictError:
-            return  # a pod of this name exists: the next try takes the next
+        except ApiError as error:
+            if error.reason == EXISTS:
+                return  # the next try takes the next name
+            if error.transient:
+                self._made[name] = UNKNOWN
+                self._unsure.add(name)
+            raise
         self._made[name] = made["metadata"]["uid"]
 
     async def _replace(self) -> None:
@@ -146,16 +153,24 @@ class Supply:
         return self._made
 
     async def _look_for_unseen(self) -> None:
-        """A list may have been taken before a pod was made, or after it was deleted again: only the
-        API can tell whether the watch will ever show it."""
+        """A list may have been taken before a pod was made, or after it was deleted again, and an
+        answer may have been lost: only the API can tell whether the watch will ever show it."""
         for name in sorted(self._unsure & self._unseen().keys()):
-            try:
-                uid = (await self._cluster.get(PODS, name))["metadata"]["uid"]
-            except NotFoundError:
-                uid = ""
-            if self._made.get(name) != uid:
+            uid = await self._uid(name)
+            if uid and self._made.get(name) == UNKNOWN:
+                self._made[name] = uid
+            elif self._made.get(name) != uid:
                 self._made.pop(name, None)
             self._unsure.discard(name)
+
+    async def _uid(self, name: str) -> str:
+        """Of the job's pod of this name; "" if there is none."""
+        try:
+            meta = (await self._cluster.get(PODS, name))["metadata"]
+        except NotFoundError:
+            return ""
+        ours = (meta.get("labels") or {}).get(JOB) == self._request.name
+        return str(meta["uid"]) if ours else ""
 
     def _held_back(self) -> str | None:
         """Why none are made although some are missing."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
@@ -206,6 +207,25 @@ def test_a_disruption_budget_is_told_at_once_and_not_retried() -> None:
         assert await api.evict("a", uid=uid)
 
     playing(act, machines=1)
+
+
+@pytest.mark.parametrize(
+    ("code", "page", "kind", "told"),
+    [
+        (404, b"404 page not found\n", NotFoundError, "could not find the requested resource"),
+        (404, b"default backend - 404", ApiError, "404 from a proxy: default backend - 404"),
+        (404, b"", ApiError, "404 from a proxy: Not Found"),
+        (502, b"<html><style>p {}</style><h1>502 Bad\nGateway</h1><p>nginx</html>", ApiError,
+         "502 Bad Gateway nginx"),
+        (403, b"<html><body>Log in first</body></html>", DeniedError, "Log in first"),
+    ],
+)  # fmt: skip
+def test_what_a_proxy_says_in_place_of_the_server_means_nothing_is_gone(
+    code: int, page: bytes, kind: type[ApiError], told: str
+) -> None:
+    error = client._refused(httpx2.Response(code, content=page), page).error
+    assert type(error) is kind and told in error.message
+    assert error.transient == (kind is ApiError)
 
 
 def test_two_budgets_of_one_pod_forbid_its_eviction_for_ever() -> None:

@@ -171,14 +171,25 @@ def test_a_plugin_gives_the_token(
     assert json.loads(told.read_text())["apiVersion"].endswith(version)
 
 
-@pytest.mark.parametrize("body", ["echo no >&2; exit 1", "echo '{}'", "echo nonsense"])
+CERTIFICATE = json.dumps({"status": {"clientCertificateData": "c", "clientKeyData": "k"}})
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("echo no >&2; exit 1", "no"),
+        ("echo '{}'", "returned no status"),
+        ("echo nonsense", "no credentials"),
+        (f"echo '{CERTIFICATE}'", "returned no token (plugins that return client certificates"),
+    ],
+)
 def test_a_plugin_that_fails_is_told(
-    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    body: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, kubeconfig(tmp_path / "a", "a", user=_plugin(tmp_path, body, "v1")))
     with pytest.raises(Error) as caught:
         asyncio.run(_opened())
-    assert caught.value.slug == "kubeconfig-unusable"
+    assert caught.value.slug == "kubeconfig-unusable" and told in (caught.value.why or "")
 
 
 def test_a_token_that_the_server_does_not_take_is_told(

@@ -21,8 +21,10 @@ from holdfast.drivers.kubernetes.incluster import (
     end_by_signal,
     limits_of,
     remove_former,
+    token_of,
 )
 from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.origin import origin
 from holdfast.events import ControllerResumed
 from holdfast.journal import VERSION, Header, Journal
 from holdfast.shell.server import Server
@@ -31,8 +33,9 @@ from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
+from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.playing import playing
-from tests.drivers.kubernetes.test_api import pod
+from tests.drivers.kubernetes.test_api import config, pod
 
 
 def test_the_pod_of_the_one_before_is_removed_and_no_other() -> None:
@@ -55,6 +58,17 @@ def test_a_pod_that_cannot_be_removed_holds_up_nobody(capsys: pytest.CaptureFixt
 
     playing(act)
     assert "pod a cannot be removed" in capsys.readouterr().err
+
+
+def test_a_token_that_cannot_be_made_at_once_is_made_later_and_once() -> None:
+    async def act(it: FakeCluster, api: Api) -> None:
+        await api.create(config("run-job"))
+        owner = (await origin(api, "run")).owner
+        it.faults.add(Fault("create", "secrets", code=500))
+        token = await token_of(api, "run", owner)
+        assert token == await token_of(api, "run", owner)
+
+    playing(act)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

@@ -182,6 +182,18 @@ def test_a_pod_that_nobody_takes_has_nobody_named() -> None:
     assert taken(pod(leaving=True)) == "its pod was deleted"
 
 
+def test_the_container_that_failed_is_the_one_that_is_told() -> None:
+    fetched = {"name": "fetch-c4", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+    unpacked = {"name": "code", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    never = pod(
+        phase="Failed", state=waiting("PodInitializing"), initContainerStatuses=[unpacked, fetched]
+    )
+    assert ending(never) == "its init container fetch-c4 exited with status 3"
+    proxy = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 0}}}
+    main = {"name": "main", "state": {"terminated": {"exitCode": 1}}}
+    assert ending(pod(phase="Failed", containerStatuses=[proxy, main])).endswith("status 1")
+
+
 def test_out_of_memory_is_named() -> None:
     killed = pod(phase="Failed", state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
     assert ending(killed) == "its container exited with status 137 (OOMKilled)"

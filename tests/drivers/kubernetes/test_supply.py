@@ -3,9 +3,12 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast.controller import Limits
-from holdfast.drivers.kubernetes.cluster import Kind, NotFoundError
+from holdfast.drivers.kubernetes.cluster import ApiError, ConflictError, Kind, NotFoundError
 from holdfast.drivers.kubernetes.left_machines import Machines
+from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.drivers.kubernetes.supply import Supply
@@ -22,16 +25,24 @@ class Making:
     def __init__(self) -> None:
         self.made: list[str] = []
         self.gone: set[str] = set()
+        self.refusals: list[ApiError | None] = []  # of the next pods; None: it is made all the same
 
     async def get(self, kind: Kind, name: str) -> Body:
         """The job's ConfigMap, or a pod."""
         if kind.kind == "Pod" and (name in self.gone or name not in self.made):
             raise NotFoundError(404, "NotFound", name)
-        return {"metadata": {"name": name, "uid": f"uid-{name}"}}
+        return {"metadata": {"name": name, "uid": f"uid-{name}", "labels": {JOB: "run"}}}
 
     async def create(self, body: Body) -> Body:
-        """A pod."""
+        """A pod, unless it is refused, or only its answer is lost."""
+        refusals = self.refusals[:1]
+        del self.refusals[:1]
+        for refusal in refusals:
+            if refusal is not None:
+                raise refusal
         self.made.append(body["metadata"]["name"])
+        if refusals:
+            raise ApiError(0, "ReadError", "connection reset")
         return {"metadata": {"name": self.made[-1], "uid": f"uid-{self.made[-1]}"}}
 
 
@@ -72,6 +83,53 @@ def test_a_list_from_before_a_pod_was_made_makes_no_second_one() -> None:
         roster.see(pod("run-1"))
         await made.make_missing()
         assert len(cluster.made) == 2
+
+    asyncio.run(story())
+
+
+def test_a_pod_whose_answer_was_lost_is_made_once() -> None:
+    cluster = Making()
+    cluster.refusals = [None]
+    made, roster = supply(cluster, 1)
+
+    async def story() -> None:
+        with pytest.raises(ApiError, match="reset"):
+            await made.make_missing()
+        await made.make_missing()
+        assert cluster.made == ["run-0"]
+        roster.see(pod("run-0"))
+        await made.make_missing()
+        assert cluster.made == ["run-0"]
+
+    asyncio.run(story())
+
+
+def test_a_pod_that_was_not_made_by_a_call_that_failed_is_made_by_the_next() -> None:
+    cluster = Making()
+    cluster.refusals = [ApiError(500, "InternalError", "webhook")]
+    made, _ = supply(cluster, 1)
+
+    async def story() -> None:
+        with pytest.raises(ApiError, match="webhook"):
+            await made.make_missing()
+        await made.make_missing()
+        assert cluster.made == ["run-1"]
+
+    asyncio.run(story())
+
+
+def test_a_name_that_is_taken_is_passed_over_and_a_quota_that_others_change_is_left_alone() -> None:
+    """The first for a moment at once, the second after a pause: all jobs of the namespace ask."""
+    cluster = Making()
+    quota = ConflictError(409, "Conflict", "cannot be fulfilled on resourcequotas")
+    cluster.refusals = [ConflictError(409, "AlreadyExists", "run-0"), quota]
+    made, _ = supply(cluster, 1)
+
+    async def story() -> None:
+        with pytest.raises(ConflictError, match="resourcequotas"):
+            await made.make_missing()
+        await made.make_missing()
+        assert cluster.made == ["run-2"]
 
     asyncio.run(story())
 

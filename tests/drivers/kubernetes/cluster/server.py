@@ -52,6 +52,10 @@ class Route(NamedTuple):
     part: str
 
 
+class NoPathError(Exception):
+    """Nothing is served at that path."""
+
+
 class ApiServer:
     """Answers requests. `logs` gives a container's output: namespace, pod, container, follow, part.
 
@@ -79,6 +83,8 @@ class ApiServer:
             await asyncio.sleep(0.1)  # the client does not get an answer, nor an error
         try:
             answer = await self._answer(request)
+        except NoPathError:  # whatever comes before anything that speaks JSON
+            answer = Answer(404, b"404 page not found\n", {"Content-Type": "text/plain"})
         except RefusalError as exc:
             answer = _json(exc.status(), exc.code)
             if exc.retry_after_s is not None:
@@ -125,7 +131,7 @@ class ApiServer:
             namespace, rest = rest[1], rest[2:]
         kind = self.kinds.find(api, rest[0])
         if kind is None or len(rest) > 3 or not _served(kind, namespace, *rest[1:]):
-            raise RefusalError(404, "the server could not find the requested resource")
+            raise NoPathError
         return Route(kind, namespace, *[*rest[1:3], "", ""][:2])
 
     async def _about(self, request: Request) -> Answer:
@@ -139,7 +145,7 @@ class ApiServer:
             return Answer(200, b"ok", {"Content-Type": "text/plain"})
         found = described(self.kinds, path)
         if found is None:
-            raise RefusalError(404, "the server could not find the requested resource")
+            raise NoPathError
         return _json(found)
 
     async def _carry_out(self, verb: str, request: Request, route: Route, user: str) -> Answer:
