@@ -24,8 +24,8 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.events import AnyEvent, HealthChanged, Severity
 
-PER_HOUR = 3
-SHARE = 0.1  # of the job's nodes, at least one
+PER_HOUR, HOUR_S = 3, 3600.0
+SHARE = 0.1  # of the job's nodes within a day, at least one
 BLAMED_S = 86_400.0  # as long as a first cordon holds
 NOTICES = ("cloud-removal", "machine-leaving")
 GOES_S = 3600.0  # notices come a quarter of an hour ahead at most; then it is gone, or back
@@ -58,7 +58,7 @@ class Machines:
         self._now = now
         self._left: _List = {}
         self._seen: dict[str, tuple[str, str]] = {}  # what machines are now, by name
-        self._cordons: list[float] = []  # monotonic times
+        self._cordons: list[float] = []  # times, within a day
         self.changed = asyncio.Event()
         """Set when there is something to `save`."""
 
@@ -152,7 +152,7 @@ class Machines:
         if refusal is not None:
             say(f"machine {machine} is not cordoned: {refusal}")
             return
-        self._cordons.append(time.monotonic())
+        self._cordons.append(self._now())
         owner, share = f"{self._cluster.namespace}/{self._request.name}", access.cordon_share
         if refusal := await cordon(self._cluster, machine, by=owner, why=why, share=share):
             say(f"machine {machine} is not cordoned: {refusal}")
@@ -179,15 +179,16 @@ class Machines:
         return {**pod, "spec": spec}
 
     def _over_budget(self) -> str | None:
-        recent = [at for at in self._cordons if time.monotonic() - at < 3600]
-        if len(recent) >= PER_HOUR:
+        now = self._now()
+        self._cordons = [at for at in self._cordons if now - at < BLAMED_S]
+        if sum(now - at < HOUR_S for at in self._cordons) >= PER_HOUR:
             return (
                 f"{PER_HOUR} machines were cordoned in the last hour, so the cause is probably "
                 "not the machines"
             )
         most = max(1, int(self._request.nodes * SHARE))
         if len(self._cordons) >= most:
-            return f"the limit of one job is {most} of {self._request.nodes} nodes"
+            return f"the limit of one job is {most} of {self._request.nodes} nodes within a day"
         return None
 
 

@@ -233,3 +233,32 @@ def test_a_pod_starts_on_the_machine_that_was_not_left(alternatives: list[object
 def test_a_pod_of_a_job_that_has_left_none_is_as_it_was() -> None:
     body = pod()
     assert Machines(Api.__new__(Api), asked("pods")).avoided(body) is body
+
+
+def test_one_job_cordons_three_machines_an_hour_and_a_tenth_of_its_nodes_a_day(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        now = 0.0
+        keys: dict[str, Any] = {
+            "nodes": {"count": 40},
+            "access": {"cordon": True, "cordon_share": 1.0},
+        }
+        machines = Machines(api, asked("pods", namespace="default", **keys), lambda: now)
+
+        async def cordoned(number: int) -> bool:
+            await machines.leave(f"m-{number}", "XID 79")
+            found = it.store.find(NODES, "", f"m-{number}")
+            assert found is not None
+            return bool(found["spec"].get("taints"))
+
+        assert [await cordoned(number) for number in range(4)] == [True, True, True, False]
+        assert "3 machines were cordoned in the last hour" in capsys.readouterr().err
+        now = 3600.0
+        assert [await cordoned(number) for number in (4, 5)] == [True, False]
+        told = "the limit of one job is 4 of 40 nodes within a day"
+        assert told in capsys.readouterr().err
+        now = BLAMED_S
+        assert await cordoned(6)
+
+    playing(story, machines=8)
