@@ -6,7 +6,7 @@ stacks alone do not, and are there where stacks cannot be read. A thread that is
 gets no processor does not wait for anybody: on an overloaded machine nothing else would tell. But
 there, and below a limit of a container's processors, a thread that only wakes up now and then is
 ready for most of the time, too. So what counts is the share of a processor that a thread takes
-while it gets one or does not want it, and that it runs for longer than it takes to look for news.
+while it gets one or does not want it.
 """
 
 from collections.abc import Sequence
@@ -95,10 +95,9 @@ def scheduled_of(pid: int, thread: int) -> Scheduled | None:
 def starves(before: Scheduled | None, after: Scheduled, took_s: float) -> bool:
     """Whether this thread would have taken `BUSY_SHARE` of a processor, had it got one."""
     had = before or Scheduled(0.0, 0.0)
-    ran_s, starved_s = after.ran_s - had.ran_s, after.starved_s - had.starved_s
+    starved_s = after.starved_s - had.starved_s
     could_s = max(took_s - starved_s, 0.0)
-    computes = ran_s >= max(BUSY_SHARE * could_s, TURN_S * (after.turns - had.turns))
-    return computes and starved_s > BUSY_SHARE * took_s
+    return starved_s > BUSY_SHARE * took_s and after.ran_s - had.ran_s >= BUSY_SHARE * could_s
 
 
 def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: float) -> Activity:

@@ -25,6 +25,7 @@ from holdfast.page import Page
 SAMPLE_S = 2.5
 LATE_S = 10.0  # between two samples: nobody knows what was meanwhile
 IDLE_SHARE = 0.02  # of one processor
+TURN_S = 5e-4  # who computes runs for milliseconds in one go, who only looks for news does not
 SWITCHES = b"ctxt_switches:"  # both kinds
 MOVED = (b"rchar:", b"wchar:")
 
@@ -166,9 +167,13 @@ def _threads(pid: int) -> list[int]:
 def _wants_processor(
     before: Mapping[int, Scheduled], after: Mapping[int, Scheduled], took_s: float
 ) -> bool:
-    """Whether a thread would have computed, had it got a processor."""
+    """Whether a thread would have computed, had it got a processor. On a machine that is far too
+    busy one that only looks for news may be ready to run for all of the time, too."""
     known = ((before[thread], one) for thread, one in after.items() if thread in before)
-    return any(starves(had, has, took_s) for had, has in known)
+    return any(
+        starves(had, has, took_s) and has.ran_s - had.ran_s >= TURN_S * (has.turns - had.turns)
+        for had, has in known
+    )
 
 
 def _numbers(path: str, names: tuple[bytes, ...]) -> int:

@@ -224,7 +224,8 @@ def standing_below(group: StackGroup, below: Sequence[ThreadStack]) -> StackGrou
     ranks = [one for one in mains if not _waits_below(one.frames) and not _serves(one.frames)]
     ranks.sort(key=lambda one: SeenRank(0, StackGroup(ranks=(), threads=(one,))).waits)
     threads = (*ranks[:1], *group.threads, *(one for one in below if one not in ranks[:1]))
-    return msgspec.structs.replace(group, threads=threads[:MAX_THREADS])
+    sleeps_in = "" if ranks else group.sleeps_in  # in which the worker itself waits
+    return msgspec.structs.replace(group, threads=threads[:MAX_THREADS], sleeps_in=sleeps_in)
 
 
 def _serves(frames: tuple[str, ...]) -> bool:

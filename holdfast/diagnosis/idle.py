@@ -75,7 +75,7 @@ def judge_idle(
     if suspicion.overdue and all(_is_asleep(look, pages) for look in looks):
         return told(Judgement.HANG, summary, 0.7)
     why = f"; {NOT_STOPPED}" if late else ""
-    return told(Judgement.SLOW, f"Idle: {_does((idle or looks)[0])}{why}", 0.7)
+    return told(Judgement.SLOW, f"Idle: {_does((suspects or idle or looks)[0])}{why}", 0.7)
 
 
 def judge_over(attempt: int, rank: int) -> HangJudged:

@@ -52,21 +52,6 @@ def test_a_thread_that_wakes_up_now_and_then_keeps_no_worker_busy(
     assert activity.activity(STILL, before, after, 5.0) is Activity.STILL
 
 
-def test_nor_one_that_waits_for_its_turn_for_longer_than_it_sleeps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Found beside a load of 17, where the thread of gloo that looks each 10 ms was ready to run
-    for nearly all of the time: 18 microseconds a turn."""
-    worker = process(1, process(2))
-    before = used(monkeypatch, worker, *[activity.Scheduled(0.42, 177.0, 19747)] * 2)
-    looks = activity.Scheduled(0.429, 183.64, 20245)
-    after = used(monkeypatch, worker, before.scheduled[1], looks)
-    assert activity.activity(STILL, before, after, 6.65) is Activity.STILL
-    computes = activity.Scheduled(0.45, 183.64, 19760)
-    after = used(monkeypatch, worker, before.scheduled[1], computes)
-    assert activity.activity(STILL, before, after, 6.65) is Activity.BUSY
-
-
 def test_a_worker_that_got_no_processor_at_all_is_busy_though_none_of_its_waits_has_ended() -> None:
     usage = activity.Usage(0.0, 0.0, {1: activity.Scheduled(9.0, 1.0)}, 0)
     ready = StackGroup(ranks=((0, 0),), state="running", why="py-spy: Permission denied")

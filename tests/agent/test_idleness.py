@@ -122,6 +122,16 @@ def test_one_that_sleeps_or_only_wakes_up_is_idle_however_long_it_waits_for_its_
     assert worker.after({"scheduled": {7: did, **new}}) == Idle(4 * SAMPLE_S, 4 * SAMPLE_S)
 
 
+@pytest.mark.parametrize(("turns", "idle_s"), [(498, 2 * SAMPLE_S), (13, 0.0)])
+def test_turns_that_are_short_are_no_computation(turns: int, idle_s: float) -> None:
+    """Found beside a load of 17: the thread of gloo that looks each 10 ms was ready to run for all
+    of the time, 18 microseconds a turn, and the deadlock of its rank was never looked at."""
+    worker, had = Worker(), Scheduled(0.42, 177.0, 19747)
+    worker.after({"scheduled": {8: had}})
+    looks = Scheduled(had.ran_s + 0.009, had.starved_s + 2.7, had.turns + turns)
+    assert worker.after({"scheduled": {8: looks}}).idle_s == idle_s
+
+
 def test_our_own_looks_wake_nobody_up() -> None:
     worker = Worker()
     worker.after(times=3)

@@ -348,7 +348,9 @@ def test_of_its_processes_that_one_is_shown_for_which_the_others_wait(
     pids: tuple[int, ...], shown: int
 ) -> None:
     own = ThreadStack(name=MAIN, pid=1, number=1, frames=JOINS)
-    found = stack_dump.standing_below(StackGroup(ranks=((0, 0),), threads=(own,)), of(*pids))
+    worker = StackGroup(ranks=((0, 0),), threads=(own,), sleeps_in="do_poll")
+    found = stack_dump.standing_below(worker, of(*pids))
+    assert found.sleeps_in == ("do_poll" if shown == 1 else "")
     assert found.threads[0].pid == shown and {one.pid for one in found.threads} == {1, *pids}
     assert len(found.threads) == 1 + len(pids)
 

@@ -148,6 +148,13 @@ def test_but_not_one_that_sleeps_until_some_time() -> None:
     assert judged(waits, sleeps).judgement is Judgement.SLOW
 
 
+def test_of_idle_ranks_the_one_is_told_that_the_others_wait_for() -> None:
+    waits = idle(0, at=ALL_REDUCE, waits="outside")
+    sleeps = idle(1, at=READ, waits="timer", sleeps_in="hrtimer_nanosleep")
+    found = judged(waits, sleeps, ago_s=61.0)
+    assert found.summary.startswith("Idle for 61 s: rank 1 sleeps in read (job.py:7)")
+
+
 def test_one_rank_of_several_is_told_while_the_others_work() -> None:
     found = judged(idle(1, at=READ), idle(0, does="moves"), suspected=(1,))
     assert found.judgement is Judgement.SLOW

@@ -94,3 +94,38 @@ def test_so_is_a_shell_that_waits_for_a_child_that_sleeps(home: Path) -> None:
     job.wait_until(lambda s: (s.why or "").startswith("Idle for"), "it to be told")
     job.wait_end()
     assert job.incidents() == [] and job.status().phase == "succeeded"
+
+
+SPAWNS = """
+import os, pathlib, threading, torch
+import torch.distributed as dist
+here = pathlib.Path(__file__).parent
+def lock():
+    one = threading.Lock()
+    one.acquire()
+    one.acquire()
+def train(local, node):
+    meet = here / f"meeting-{os.environ['HOLDFAST_ATTEMPT']}"
+    dist.init_process_group("gloo", f"file://{meet}", rank=2 * node + local, world_size=4)
+    mark = here / "hung"
+    dist.barrier()
+    if dist.get_rank() == 3 and not mark.exists():
+        mark.touch()
+        lock()
+    dist.barrier()
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, (int(os.environ["RANK"]),), 2)
+"""
+
+
+@long
+def test_a_hang_among_ranks_that_the_workers_have_started_is_put_down_to_the_right_worker(
+    home: Path,
+) -> None:
+    options: dict[str, Any] = {"framework": "pytorch", **TOGETHER, **SOON}
+    job = program(home, SPAWNS, **options).start()
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank) == ("hang", 1), incident.summary
+    assert "in lock (" in incident.summary and "barrier" in incident.summary
+    assert job.status().phase == "succeeded"
