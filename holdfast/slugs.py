@@ -231,7 +231,8 @@ SLUGS: dict[str, Slug] = {
     ),
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,
-        "Holdfast needs Linux: it relies on memfd, PR_SET_PDEATHSIG and process groups.",
+        "Holdfast needs Linux: it relies on memfd, PR_SET_PDEATHSIG and process groups. For a job "
+        "on this machine it needs the loopback interface, too.",
     ),
     "not-tracked": Slug(
         ExitStatus.USAGE,

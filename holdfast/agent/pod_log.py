@@ -5,18 +5,18 @@ here ever waits: what cannot be written now is held, up to a limit, and what is 
 dropped and counted. The files of the ranks have all of it. For the same reason the agent's own
 words, on standard error, go to an open file of its own that does not block.
 
-A progress bar writes one line over and over and ends it after an hour: of such a line the newest
-state is said now and then, and the last when it has ended.
+Of a line that is written over the newest state is said now and then, and the last at its end.
 """
 
 import asyncio
 import os
 import time
 
+from holdfast.overwritten import STATE_S, on_top
+
 HELD_BYTES = 1024 * 1024
 WRITE_BYTES = 64 * 1024
 LINE_BYTES = 16 * 1024  # longer lines are cut; container runtimes cut there, too
-STATE_S = 5.0  # from one state of a line that is written over to the next
 
 
 def unblock(fd: int) -> None:
@@ -70,12 +70,6 @@ class PodLog:
             self._gone = True
             self._held.clear()
         asyncio.get_running_loop().remove_writer(self._fd)
-
-
-def on_top(line: bytes) -> bytes:
-    """What is left of a line that was written over, from the carriage return before it on."""
-    shown = line.rstrip(b"\r")
-    return line[max(0, shown.rfind(b"\r")) :]
 
 
 class RankedLines:

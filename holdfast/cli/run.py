@@ -270,7 +270,8 @@ def _start_numbered(job: "Job", on: Where, *, detach: bool, replace: bool, as_js
 def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) -> None:
     """Run a job from its creation; in the foreground this ends the command."""
     from holdfast.cli import controller
-    from holdfast.drivers.limits import require_limits, require_room
+    from holdfast.drivers.engines import HERE
+    from holdfast.drivers.limits import require_limits, require_loopback, require_room
     from holdfast.drivers.local import run_job
     from holdfast.drivers.otlp.telemetry import require_exporter
     from holdfast.drivers.records import create, job_dir
@@ -283,6 +284,7 @@ def start(job: "Job", on: Where, *, detach: bool, replace: bool, as_json: bool) 
     require_limits(job)
     if on is not Where.RAY:
         require_room(job)
+        require_loopback(HERE)
     require_files(job)
     require_exporter(job)
     _warn_of_this_machine()

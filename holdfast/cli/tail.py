@@ -7,8 +7,7 @@ its old inode before the new file is opened, so rotation loses nothing that was 
 A worker can write faster than a terminal can show. With `skip_bytes` a log that is further behind
 than that is not caught up with: its middle is left out, and a line says so.
 
-A progress bar writes one line over and over and ends it after an hour. Of such a line its newest
-state is given back, now and then, and of one that has ended the last: what a terminal would show.
+Of a line that is written over the newest state is given back now and then, and the last at its end.
 """
 
 import os
@@ -17,15 +16,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.agent.pod_log import on_top
 from holdfast.files import open_plain, part_before
 from holdfast.log_times import begins
+from holdfast.overwritten import STATE_S, on_top
 
 TICK_S = 0.1
 FILE_BYTES = 64 * 1024
 TICK_BYTES = 1024 * 1024
 LINE_BYTES = 16 * 1024  # a longer line without an end is shown in pieces
-STATE_TICKS = 50  # from one state of a line that is written over to the next that is shown
+STATE_TICKS = round(STATE_S / TICK_S)
 _LOG = re.compile(r"attempt-(\d+)/rank-(\d+)\.log$")
 
 

@@ -7,6 +7,7 @@ that seems to be on a full disk, a snapshot that does not fit into memory.
 
 import os
 import resource
+import socket
 
 import psutil
 
@@ -52,6 +53,22 @@ def require_room(job: Job) -> None:
         )
     if workers > EACH_PROCESSOR * processors:
         raise _too_small(f"{workers} workers of a node would share {processors} processors here")
+
+
+def require_loopback(address: str) -> None:
+    """Raise `Error` platform-unsupported if processes of this machine cannot reach each other here:
+    agents would try again and again, and be replaced, before anybody said so."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        try:
+            route.connect((address, 9))  # sends nothing
+        except OSError as error:
+            raise Error(
+                "platform-unsupported",
+                "the loopback interface cannot be used",
+                why=f"connecting to {address}: {error.strerror}; controller, agents and workers of "
+                "a local job reach each other there",
+                help="ip link set lo up   (a network namespace begins without it: unshare -n)",
+            ) from error
 
 
 def _too_small(what: str) -> Error:

@@ -17,10 +17,11 @@ import pytest
 from holdfast.agent import interfaces
 from holdfast.agent.environment import without_engine
 from holdfast.agent.pod import job_in
-from holdfast.agent.pod_log import HELD_BYTES, STATE_S, RankedLines
+from holdfast.agent.pod_log import HELD_BYTES, RankedLines
 from holdfast.events import NodeLeft
 from holdfast.lines import seal
 from holdfast.messages import GiveJournal, JournalCopy, Keep, Kept, Leave
+from holdfast.overwritten import STATE_S
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
 from tests.agent.controller_stub import StubController, is_alive, until

@@ -7,7 +7,14 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.drivers.limits import ADDRESS_BYTES_MIN, FILE_BYTES_MIN, require_limits, require_room
+from holdfast.drivers.engines import HERE
+from holdfast.drivers.limits import (
+    ADDRESS_BYTES_MIN,
+    FILE_BYTES_MIN,
+    require_limits,
+    require_loopback,
+    require_room,
+)
 from holdfast.errors import Error, ExitStatus
 from holdfast.spec import Job
 
@@ -83,3 +90,11 @@ def test_so_are_more_workers_than_its_processors_would_ever_start(
     require_room(Job.model_validate(SMALL.model_dump() | {"workers_per_node": 256}))
     with pytest.raises(Error, match="1000 workers of a node would share 2 processors here"):
         require_room(Job.model_validate(SMALL.model_dump() | {"workers_per_node": 1000}))
+
+
+def test_a_machine_without_loopback_is_refused_before_agents_look_for_their_controller() -> None:
+    """Three minutes passed until the job gave up, without a word on the interface."""
+    require_loopback(HERE)
+    with pytest.raises(Error, match="loopback interface cannot be used") as raised:
+        require_loopback("255.255.255.255")  # refused by every machine, as HERE is by one without
+    assert raised.value.slug == "platform-unsupported"
