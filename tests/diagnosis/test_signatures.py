@@ -208,6 +208,7 @@ def test_memory_comes_before_that_slurm_ended_the_tasks_for_it() -> None:
     assert names(log) == ["host-memory", "slurm-cancelled"]
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_distributed_checkpoint_that_failed_is_explained_by_what_failed_in_it(
     tmp_path: Path,
 ) -> None:

@@ -47,7 +47,8 @@ LIBRARIES = (
     ),
     signature(
         "service-unavailable",
-        r"api_core\.exceptions\.(?:ServiceUnavailable|InternalServerError|BadGateway|GatewayTimeout)|"
+        r"api_core\.exceptions\.(?:ServiceUnavailable|InternalServerError|BadGateway|"
+        r"GatewayTimeout)|"
         r"\b50[0234] (?:Server Error|Bad Gateway|Service Unavailable|Gateway Time)|"
         r"HTTP Error 50[0234]|ClientResponseError: 50[0234]|\((?:InternalError|"
         r"ServiceUnavailable)\) when calling|\[Errno 16\] Service Unavailable",
