@@ -10,7 +10,8 @@ one may fail, and the broken one fails at that step until it is left. So two exp
 weighed: each error strikes any of N nodes (or, with its data, always one rank), or it comes again
 on those that had it, and as many others as have had it once failed meanwhile by themselves, at the
 highest rate that is published. Twice only clears the machines; it takes a third time, or the same
-rank on another node, to treat it as the script's.
+rank on another node, to treat it as the script's; not on one that had failed there with a rank of
+its own before.
 
 A process of a data loader that is killed at the same step a third time, wherever, is the script's,
 too: what it reads there needs more memory than there is, or crashes what reads it. Where the kernel
@@ -97,7 +98,8 @@ def judge(
 def _of_code(times: Sequence[Occurrence], nodes: int) -> Recurrence | None:
     """At one step, oldest first."""
     now, seen = times[-1], _names(times)
-    moved = len({one.nodes[0] for one in times if one.rank == now.rank}) > 1
+    first = {one.nodes[0]: one.rank for one in reversed(times)}
+    moved = sum(rank == now.rank for rank in first.values()) > 1
     together = any(len(one.nodes) > 1 for one in times)
     again = 0 if together else len(times) - len(seen)
     faults, others = nodes * FAULTS_S * (now.at - times[0].at), len(seen) - 1

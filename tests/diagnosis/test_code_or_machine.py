@@ -86,6 +86,17 @@ def test_a_rank_that_fails_on_the_next_node_as_well_does_so_in_a_job_of_any_size
     assert found is not None and found.certain
 
 
+def test_a_rank_that_comes_to_a_node_which_had_failed_before_says_nothing_of_the_code() -> None:
+    """In a large job without a spare: one node is broken, another one breaks meanwhile and is left,
+    and the first gets its rank."""
+    times = [
+        device("b", 9, 1, at=0.0), device("c", 9, 2, at=100.0), device("c", 9, 2, at=430.0),
+        device("b", 9, 2, at=750.0),
+    ]  # fmt: skip
+    assert judged(times, nodes=12_800) is None
+    assert judged([*times[1:3], device("d", 9, 2, at=750.0)], nodes=12_800) is not None
+
+
 def test_what_comes_at_different_steps_only_ever_on_one_node_is_suspected_of_its_machine() -> None:
     found = judged([came("b", 5), came("b", 9, rank=2), came("b", 9), came("b", 30)])
     assert found is not None and found.whose == "machine" and not found.certain
