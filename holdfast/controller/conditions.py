@@ -149,7 +149,7 @@ def held(state: State, node: Node | None) -> str:
         return ""
     there = sum(1 for one in recent if one.rack == node.rack)
     rack = there + sum(1 for other in state.nodes.values() if other.rack == node.rack)
-    if there >= replace.most_of_rack(rack):
+    if there >= max(replace.REMOVALS_OF_RACK_MIN, replace.most_of_rack(rack)):
         return f"nodes removed from {node.rack} in the last hour: {there}; check that rack"
     return ""
 

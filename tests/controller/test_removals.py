@@ -123,6 +123,20 @@ def test_of_a_rack_only_half_is_left_and_of_another_one_more() -> None:
     assert only(world.recover(cause="peer-lost", rank=None), Fence).node == other
 
 
+def test_both_nodes_of_a_small_rack_are_left() -> None:
+    world = World(node_count=4, spare_count=4)
+    world.tell(JobSubmitted())
+    for number in range(8):
+        rack = f"rack-{number // 2}"
+        node = f"n{number}"
+        world.tell(NodeJoined(node=node, name=node, address="h", workers=1, rack=rack))
+        world.tell(NodeReady(node=node, store=world.store(), instrumented=True))
+    for node in ("n0", "n1"):
+        world.train(step=10)
+        world.tell(change(node))
+        assert only(world.recover(cause="peer-lost", rank=None), Fence).node == node
+
+
 def test_of_several_that_fail_at_once_as_many_are_left_as_may_be() -> None:
     world = World(node_count=8, spare_count=8, copies=8)
     world.tell(JobSubmitted())

@@ -28,6 +28,7 @@ RACK_SHARE = 0.5  # of the nodes that a job has in a rack, within the window
 REMOVALS_S = 3600.0
 REMOVALS_SHARE = 0.01  # of a job's nodes within that time
 REMOVALS_MIN = 4
+REMOVALS_OF_RACK_MIN = 2  # a second node of a small rack may well be bad by itself
 ROUNDING_S = 0.001  # of sums of seconds since the epoch
 
 
