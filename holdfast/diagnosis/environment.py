@@ -67,7 +67,8 @@ SAID = re.compile(
     r"DataLoader timed out after \d+ seconds"
     r"|StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)"  # grpc
     r"|An error occurred \((?:5\d\d|SlowDown|ServiceUnavailable|InternalError|RequestTimeout"
-    r"|InternalFailure|Throttl\w*|TooManyRequests\w*|RequestLimitExceeded)\) when calling"
+    r"|InternalFailure|Throttl\w*|TooManyRequests\w*|RequestLimitExceeded"
+    r"|ExpiredToken(?:Exception)?)\) when calling"  # a new process reads new credentials
     r"|AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE)"  # Arrow
     r"|<urlopen error (?:timed out|\[(?:Errno -?\d+|SSL)\b)|Temporary failure in name resolution"
 )

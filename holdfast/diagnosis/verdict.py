@@ -232,12 +232,13 @@ CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP")
 SAID_CHARS_MAX = 200  # of an error in a summary; the incident has the whole traceback
 SHELL_SIGNALS = range(129, 160)  # exit status of a shell whose command a signal killed
 MEMORY = re.compile(
-    r"out of memory|can't allocate memory|Cannot allocate memory|HIP out of memory", re.IGNORECASE
+    r"out of memory|can't allocate memory|Cannot allocate memory|CUBLAS_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
 )
 LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
 DEVICE = re.compile(
     r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda"
-    r"|uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE"
+    r"|uncorrectable NVLink error|CUDA_ERROR_(?:NVLINK_UNCORRECTABLE|ILLEGAL_ADDRESS)"
 )
 LOST = re.compile(
     r"GPU is lost|fallen off the bus|uncorrectable ECC error|(?:CUDA|HIP)_ERROR_ECC_UNCORRECTABLE"

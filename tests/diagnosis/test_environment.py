@@ -57,6 +57,11 @@ SAID = [  # by libraries that are not installed here, as users report it
     ("OSError", "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"),
     ("google.api_core.exceptions.ServiceUnavailable", "503 GET https://storage: We encountered"),
     ("RuntimeError", "cannot read shard-1: [Errno 104] Connection reset by peer"),
+    (
+        "botocore.exceptions.ClientError",
+        "An error occurred (ExpiredToken) when calling the GetObject operation: The provided token "
+        "has expired.",
+    ),
 ]  # fmt: skip
 NOT_SAID = [
     ("huggingface_hub.errors.HfHubHTTPError", "404 Client Error. (Request ID: 500) Not Found"),

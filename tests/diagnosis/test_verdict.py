@@ -173,6 +173,14 @@ CASES = [
         )
     ],
     ("worker-exception", exited(error=raised("RuntimeError", "NVLink between 8 GPUs expected"))),
+    (
+        "device-error",
+        exited(error=raised("jax.errors.JaxRuntimeError", "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS")),
+    ),
+    (
+        "out-of-memory",
+        exited(error=raised("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling")),
+    ),
     ("device-error", exited(error=NCCL_OWN)),
     *[("peer-lost", exited(error=error)) for error in NCCL_PEER_LOST],
     *[("peer-lost", exited(error=recorded(name))) for name in SYMPTOMS],

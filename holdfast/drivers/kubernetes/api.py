@@ -54,9 +54,7 @@ STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 JSON, MERGE = "application/json", "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 BUDGET = "DisruptionBudget"  # why an eviction is refused
-TWO = (
-    "more than one PodDisruptionBudget"  # the same for ever: Kubernetes knows no way, and says 500
-)
+TWO = "more than one PodDisruptionBudget"  # for ever: Kubernetes knows no way, and says 500
 
 
 class _Details(msgspec.Struct):
