@@ -1,6 +1,6 @@
 """How much training a planned change costs: shrink, grow, hot update.
 
-    .venv/bin/python benchmarks/changes.py [--json] [--rounds N]
+    .venv/bin/python benchmarks/changes.py [--json] [--rounds N] [--small]
 
 The training is that of the restart benchmark (DDP on gloo, 40 million parameters), on two nodes of
 one worker each and a spare, with a snapshot at each step. In each round the job is scaled to one
@@ -8,7 +8,8 @@ node, back to two, and then updated with another variable, through the command l
 the time between the last step of the old attempt and the first one of the new attempt, without the
 time of that step (the median of those that follow). Nodes prepare an update while the job trains;
 `asked` is the time from the command to the first new step. `step` tells how busy the machine was:
-such a step takes about a quarter of a second on two cores where nothing else runs.
+such a step takes about a quarter of a second on two cores where nothing else runs. `--small` trains
+2.9 million parameters in steps about as long.
 """
 
 import argparse
@@ -23,13 +24,13 @@ from statistics import median
 from typing import NamedTuple
 
 from kills import Step, newest, parse, step_s
-from restart import BIN, SCRIPTS, Contestant, running, until
+from restart import BIN, SCRIPTS, SMALL, Contestant, running, until
 from table import Row, report
 
 JOB = Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "changing.yaml")])
 STEPS = 6  # of each attempt, before the next change
 LIMIT_S = 300.0
-FULL, SMALL = 2, 1
+FULL, SHRUNK = 2, 1
 
 
 class Change(NamedTuple):
@@ -67,6 +68,8 @@ def row(changes: Sequence[Change]) -> Row:
 
 def main() -> None:
     args = _arguments()
+    if args.small:
+        os.environ |= SMALL
     found: dict[str, list[Change]] = {"shrink": [], "grow": [], "hot update": []}
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder,
@@ -75,7 +78,7 @@ def main() -> None:
         _trains(process, log, 0, FULL)
         for number in range(args.rounds):
             for name, words, ranks in (
-                ("shrink", ("scale", "changes", str(SMALL)), SMALL),
+                ("shrink", ("scale", "changes", str(SHRUNK)), SHRUNK),
                 ("grow", ("scale", "changes", str(FULL)), FULL),
                 ("hot update", ("update", "changes", "--set", f"env.ROUND={number}"), FULL),
             ):
@@ -125,6 +128,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--rounds", type=int, default=6, help="changes of each kind")
+    parser.add_argument("--small", action="store_true", help="2.9 instead of 40 M parameters")
     return parser.parse_args()
 
 

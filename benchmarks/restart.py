@@ -65,6 +65,7 @@ class Contestant:
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     loses_nodes: bool = False  # it is killed with the agent above it, and all that is below that
+    has_spare: bool = False  # who is killed once the spare is warm
 
 
 CONTESTANTS = {
@@ -76,7 +77,9 @@ CONTESTANTS = {
     "holdfast_auto": Contestant([*HOLDFAST, str(SCRIPTS / "with_library.py")]),
     "holdfast_plain": Contestant([*HOLDFAST, str(SCRIPTS / "plain.py")]),
     "node_loss": Contestant(
-        [str(BIN / "holdfast"), "run", str(SCRIPTS / "spare.yaml")], loses_nodes=True
+        [str(BIN / "holdfast"), "run", str(SCRIPTS / "spare.yaml")],
+        loses_nodes=True,
+        has_spare=True,
     ),
     "torchrun": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")]),
     "torchrun_own_store": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")], OWN_STORE),
@@ -162,8 +165,10 @@ def _kill(
     rank, share = chance.randrange(2), chance.random()
     if not until(lambda: ready(steps_of(steps), wanted), process, plan.start_limit_s):
         raise SystemExit(f"no {wanted} steps in {plan.start_limit_s} s:\n{_tail(steps)}")
-    if contestant.loses_nodes:
-        until(lambda: _has_spare(steps.parent), process, plan.start_limit_s)
+    if contestant.has_spare and not until(
+        lambda: _spare_waits(steps.parent), process, plan.start_limit_s
+    ):
+        raise SystemExit(f"no warm spare in {plan.start_limit_s} s:\n{_tail(steps)}")
     now = newest(steps_of(steps))
     time.sleep(share * (now[-1].at - now[-3].at))  # anywhere within a step: two lines a step
     victim = next(step for step in now if step.rank == rank)
@@ -178,7 +183,7 @@ def _kill(
     return judged()
 
 
-def _has_spare(folder: Path) -> bool:
+def _spare_waits(folder: Path) -> bool:
     """Whether a warm node waits. Asking takes half a second of a processor, so it is not asked for
     all the time."""
     environment = {**os.environ, "HOLDFAST_HOME": str(folder / "home")}
