@@ -1,6 +1,7 @@
 """A group of checks ends in time whatever it runs into; what it has told by then counts."""
 
 import os
+import re
 import textwrap
 from pathlib import Path
 
@@ -45,14 +46,40 @@ def test_who_hangs_is_killed_with_its_children_and_what_it_left_is_removed(
         print('{FIRST}', flush=True)
         child.wait()
         """,
-        deadline_s=2.0,
+        deadline_s=4.0,
     )
     first, second = runner.run(hanging.made)
     assert (first.state, first.found) == ("ok", "well")
-    assert (second.state, second.found) == ("failed", "timed out after 2 s")
+    assert (second.state, second.found) == ("failed", "timed out after 4 s")
     child = int((hanging.folder / "left.pid").read_text())
     assert until(lambda: _has_ended(child)), "its parent is gone, and it with it"
     assert not hanging.leaves.exists()
+
+
+def test_who_gets_no_processor_has_found_nothing(group: type[_Group]) -> None:
+    """It is of low priority beside others that compute on the same processor."""
+    starving = group(
+        f"""
+        import os, subprocess, sys
+        os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+        for _ in range(2):
+            subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        print('{FIRST}', flush=True)
+        os.nice(19)
+        while True:
+            pass
+        """,
+        deadline_s=4.0,
+    )
+    first, second = runner.run(starving.made)
+    assert first.state == "ok" and second.state == "skipped" and not second.blames_machine
+    assert re.fullmatch(r"it got no processor for \d of its 4 s; not checked", second.found)
+
+
+def test_who_had_a_processor_and_is_late_has_failed() -> None:
+    found = runner.late(90.0, 40.0)
+    assert (found.state, found.found) == ("failed", "timed out after 90 s")
+    assert runner.late(90.0, 50.0).state == "skipped"
 
 
 def _has_ended(pid: int) -> bool:

@@ -45,6 +45,28 @@ class Mood:
         held.on_sure = lambda: self.told.append("sure")
 
 
+class Lateness:
+    """Counts renewals that came later after the one before than the holder may be sure."""
+
+    def __init__(self, held: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._before, self._count, renewed = held._renewed_at, 0, held._renewed
+
+        def noted(began: float) -> None:
+            self._note()
+            self._before = began
+            renewed(began)
+
+        monkeypatch.setattr(held, "_renewed", noted)
+
+    def _note(self) -> None:
+        self._count += lease._clock() - self._before > lease.SURE_S
+
+    def count(self) -> int:
+        """Up to now."""
+        self._note()
+        return self._count
+
+
 @asynccontextmanager
 async def keeping(held: Lease) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(held.keep())
@@ -216,7 +238,7 @@ def test_a_clock_that_was_set_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(lease, "datetime", Wrong)
         held = of(api, "a")
         await held.acquire()
-        mood = Mood(held)
+        mood, late = Mood(held), Lateness(held, monkeypatch)
         async with keeping(held) as task:
             waiting = asyncio.create_task(of(api, "b").acquire())
             renewals: set[str] = set()
@@ -226,7 +248,8 @@ def test_a_clock_that_was_set_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
                 return len(renewals) > 3
 
             await it.until(renewed)
-            assert mood.told == [] and not task.done() and not waiting.done()
+            assert not task.done() and not waiting.done()
+            assert mood.told.count("doubt") <= late.count(), "on a busy machine it may be late"
             waiting.cancel()
 
     playing(story)
