@@ -231,7 +231,7 @@ def _collective(entry: _Entry, *, kind: bool) -> Collective:
 
 def _kind(entry: _Entry) -> str:
     name = entry.profiling_name.rpartition(":")[2]
-    if not entry.input_sizes:
+    if not entry.input_sizes or name == "scatter":  # of which only one rank has an input
         return name
     dtype = entry.input_dtypes[0].lower() if entry.input_dtypes else ""
     more = f" and {len(entry.input_sizes) - 1} more" if len(entry.input_sizes) > 1 else ""

@@ -30,7 +30,8 @@ def main() -> None:
     model = network()
     batches = loader(spirals(args.samples), args.batch_size)  # shuffled, each rank its share
 
-    run = join()  # what is above needs no rank, and is done ahead for a restart
+    # What is above needs no rank and is done ahead for a restart; all that steps change is tracked.
+    run = join(in_process=True)
     model = run.parallelize(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     state = run.track(model=model, optimizer=optimizer, loader=batches)

@@ -59,7 +59,7 @@ def main() -> None:
     text = ByteDataset(standard_library_text(), args.context)
     batches = loader(text, args.batch_size, seed=args.seed)
 
-    run = join()
+    run = join(in_process=True)  # all that steps change is tracked below
     model = run.parallelize(gpt)
     optimizer = AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     scheduler = LambdaLR(optimizer, partial(rate, warmup=args.warmup, steps=args.steps))

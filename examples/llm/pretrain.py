@@ -85,7 +85,7 @@ def main() -> None:
     llama = Llama(shape)
     batches = loader(Tokens(args.tokens, args.context), args.batch_size, seed=args.seed)
 
-    run = join()
+    run = join(in_process=True)  # all that steps change is tracked below
     model = run.parallelize(llama, places=PLACES)
     optimizer = AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     scheduler = LambdaLR(optimizer, partial(rate, warmup=args.warmup, steps=args.steps))

@@ -115,12 +115,17 @@ def compile_caches(compiled: Path) -> dict[str, str]:
 
 def _parking(job: Job) -> dict[str, str]:
     """How long a worker whose peers are gone waits to be told so: longer than it takes to find out
-    that a node is lost."""
+    that a node is lost. Which workers those are, and whether they may take another rank."""
     if not job.recovery.keeps_processes:
         return {}
     patience_s = job.recovery.heartbeat_timeout_s + PARKING_MARGIN_S
-    moves = {"HOLDFAST_PARKING_MOVES": "1"} if job.recovery.mode == "replicas" else {}
-    return {"HOLDFAST_PARKING_PATIENCE_S": f"{patience_s:g}", **moves}
+    told = {"HOLDFAST_PARKING_PATIENCE_S": f"{patience_s:g}"}
+    match job.recovery.mode:
+        case "auto":
+            told["HOLDFAST_PARKING_IF_DECLARED"] = "1"
+        case "replicas":
+            told["HOLDFAST_PARKING_MOVES"] = "1"
+    return told
 
 
 def _replicas(job: Job) -> dict[str, str]:

@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 from holdfast.agent.fork_protocol import Program
 
-JOIN = frozenset(
-    (
-        *("holdfast.train.join", "holdfast.train.session.join", "holdfast.pytrees.join"),
-        "holdfast.integrations.accelerate.keep",  # which joins
-    )
-)
+TORCH_JOIN = frozenset(("holdfast.train.join", "holdfast.train.session.join"))
+JOIN = TORCH_JOIN | {
+    "holdfast.pytrees.join",
+    "holdfast.integrations.accelerate.keep",  # which joins
+}
 FILES_MAX = 10_000  # of a folder that are looked at for modules beside the script
 _LOADS_TORCH = frozenset(("torch", "holdfast"))
 _CHANGES = ast.Call | ast.Await | ast.Yield | ast.YieldFrom
@@ -79,9 +78,21 @@ def is_instrumented(program: Program) -> bool:
 
 def joins(tree: ast.Module) -> bool:
     """The same, of one that was parsed."""
+    return any(_calls(tree, JOIN))
+
+
+def declares_in_process(tree: ast.Module) -> bool | None:
+    """Whether it calls `join(in_process=True)`, or with what is only known when it runs; None if it
+    does not call `join()` of `holdfast.train`."""
+    calls = [*_calls(tree, TORCH_JOIN)]
+    given = (one.value for call in calls for one in call.keywords if one.arg == "in_process")
+    return any(not isinstance(v, ast.Constant) or bool(v.value) for v in given) if calls else None
+
+
+def _calls(tree: ast.Module, functions: frozenset[str]) -> Iterator[ast.Call]:
     names = dict(_bindings(tree))
-    calls = (found.func for found in ast.walk(tree) if isinstance(found, ast.Call))
-    return any(_full_name(called, names) in JOIN for called in calls)
+    calls = (found for found in ast.walk(tree) if isinstance(found, ast.Call))
+    return (call for call in calls if _full_name(call.func, names) in functions)
 
 
 def _bindings(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -51,7 +51,7 @@ def _here(file: Path, as_json: bool) -> None:
 
     job = job_from_yaml(file)
     require_files(job)
-    notes = _notes(job, job.workers_per_node)
+    notes = [*_notes(job, job.workers_per_node), *_kept(job)]
     if as_json:
         json_result({"valid": True, "job": job.model_dump(mode="json"), "notes": notes})
     else:
@@ -96,6 +96,22 @@ def _notes(job: "Job", workers: int | str) -> list[str]:
         if why := across_nodes(dimensions, workers):
             found.append(f"parallel: {why}")
     return found
+
+
+def _kept(job: "Job") -> list[str]:
+    """What `recovery.mode: auto` does, where the script tells."""
+    from holdfast.agent.environment import program_of
+    from holdfast.agent.script_source import declares_in_process, tree_of
+
+    tree = tree_of(program_of(job)) if job.recovery.mode == "auto" else None
+    declared = declares_in_process(tree) if tree is not None else None
+    if declared is None:
+        return []
+    name = Path(job.script).name if job.script is not None else job.module
+    declares = f"{name} {'declares' if declared else 'does not declare'} join(in_process=True)"
+    if declared:
+        return [f"recovery.mode: workers over gloo on the CPU keep their processes; {declares}"]
+    return [f"recovery.mode: all workers are replaced when one fails; {declares}"]
 
 
 def size(job: "Job") -> str:

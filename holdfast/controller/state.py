@@ -53,7 +53,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replace_after: int = REPLACE_AFTER  # device faults of one node; 0: never for that
     batch: str = ""  # what another size means for it: see `Elasticity.batch`
     copies: int = 0  # of private state on other nodes
-    in_process: bool = False  # workers are kept over attempts
+    in_process: bool = False  # workers that can be are kept over attempts
     replicas: bool = False  # also when the number of nodes changes, and nobody waits for a node
     nodes_each: int = 1  # of a replica: they train together or not at all
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for

@@ -177,13 +177,15 @@ class Recovery(Section):
     loss is sampled a few times a second. `0` disables this."""
     plateau_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), Numeric] = 0.01
     """Share of the loss that it has to fall by within `plateau_steps`."""
-    mode: Literal["processes", "in_process", "replicas"] = "processes"
+    mode: Literal["auto", "processes", "in_process", "replicas"] = "auto"
     """What happens to the surviving workers when another one fails: `processes` replaces them all
-    by warm ones; `in_process` keeps their processes if the script supports it: they discard the
-    step, recreate their process groups and resume from the last snapshot. Those that do not within
-    `restart_grace_s` are replaced. `replicas` keeps them also when the number of nodes changes:
-    each node is a replica of the model (or several nodes are, see `replicas`), the others continue
-    immediately without a lost one, which rejoins when it is ready. Requires `elasticity`."""
+    by warm ones; `in_process` keeps their processes if their process groups allow it: they discard
+    the step, recreate their groups and resume from the last snapshot. Those that do not within
+    `restart_grace_s` are replaced. `auto`: `in_process` if the script declares
+    `holdfast.train.join(in_process=True)`, otherwise `processes`. `replicas` keeps them also when
+    the number of nodes changes: each node is a replica of the model (or several nodes are, see
+    `replicas`), the others continue immediately without a lost one, which rejoins when it is ready.
+    Requires `elasticity`."""
     replicas: ReplicaGroups | None = None
     """Nodes of a replica, and outer steps. Requires `mode: replicas`."""
     check: Literal["auto", "off", "spares", "quick"] = "auto"
@@ -223,7 +225,7 @@ class Recovery(Section):
 
     @property
     def keeps_processes(self) -> bool:
-        """Whether workers that live may go on in the next attempt."""
+        """Whether workers that live may go on in the next attempt, those that can."""
         return self.mode != "processes"
 
     @property

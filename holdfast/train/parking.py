@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 import msgspec
 
@@ -20,8 +20,15 @@ from holdfast.messages import Assignment, WorkerParking
 
 VARIABLE = "HOLDFAST_PARKING_FD"
 PATIENCE = "HOLDFAST_PARKING_PATIENCE_S"
+IF_DECLARED = "HOLDFAST_PARKING_IF_DECLARED"
 MOVES = "HOLDFAST_PARKING_MOVES"
 ORDER = b"park\n"
+
+
+def keeps_workers(environ: Mapping[str, str], *, declared: bool) -> bool:
+    """Whether the job keeps workers of a script that has, or has not, `declared` that all which its
+    steps change is put back."""
+    return PATIENCE in environ and (declared or IF_DECLARED not in environ)
 
 
 class ParkingPlace:
@@ -36,10 +43,10 @@ class ParkingPlace:
         """Called in a thread of its own."""
 
     @classmethod
-    def of(cls, environ: MutableMapping[str, str]) -> "ParkingPlace | None":
-        """That of this process; None where workers are replaced."""
+    def of(cls, environ: MutableMapping[str, str], *, declared: bool) -> "ParkingPlace | None":
+        """That of this process; None where workers are replaced. `declared`: by the script."""
         fd = environ.pop(VARIABLE, None)  # children of the script must not answer
-        if fd is None or PATIENCE not in environ:  # the job does not keep workers
+        if fd is None or not keeps_workers(environ, declared=declared):
             return None
         sock = socket.socket(fileno=int(fd))
         sock.setblocking(True)

@@ -335,12 +335,18 @@ def join(
     backend: str | None = None,
     timeout: float | timedelta | None = None,
     device: torch.device | str | None = None,
+    in_process: bool = False,
 ) -> Run:
     """Return once this worker has a rank, a device and a process group.
 
     `backend` is that of `init_process_group` (default: NCCL with a GPU, else gloo), `timeout` how
     long collectives wait, in seconds (default: PyTorch's), `device` where this worker computes
     (default: the GPU with the number of the local rank, which `"cuda"` also means; else the CPU).
+
+    `in_process=True` declares, on all ranks alike, that this process may go on when another one
+    fails: everything that steps change, and that has to be put back with them, is in `run.track()`,
+    and the loop is that of `state.steps()`. Jobs with `recovery.mode: auto`, the default, then keep
+    it, where its process groups allow that; nothing else can tell whether it is true.
 
     Raises `Error` (run-unavailable) when called twice in one process, (join-invalid) for arguments
     that PyTorch cannot use; after those it can be called again.
@@ -366,7 +372,8 @@ def join(
     progress.reach(Milestone.ARRIVED)
     progress.phase(WorkerPhase.RENDEZVOUS)
     moves = MOVES in os.environ
-    parking = ParkingPlace.of(os.environ) if placement.world_size > 1 or moves else None
+    others = placement.world_size > 1 or moves
+    parking = ParkingPlace.of(os.environ, declared=in_process) if others else None
     kept = survival.install(parking, chosen, moves=moves) if parking is not None else None
     join_group(placement, chosen, backend, wait)
     run = Run(placement, chosen, progress, wait)

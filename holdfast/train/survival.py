@@ -1,4 +1,5 @@
-"""How a worker lives on when its attempt is broken: `recovery.mode: in_process`.
+"""How a worker lives on when its attempt is broken: `recovery.mode: in_process`, or `auto` and a
+script that declares `join(in_process=True)`. Where neither is so nothing here is used.
 
 While the script is in its training loop, its groups (`surviving_group`) do not raise when a peer is
 gone. The loop finds the attempt broken at the end of the step, parks (`parking`), and is given the

@@ -110,6 +110,7 @@ async def test_who_is_kept_is_not_killed_when_the_time_for_parking_is_over() -> 
     other: Any = run.workers[1]
     parking: Any = SimpleNamespace(able=True, order=lambda _: None, why="", parked=False)
     kept.sockets.parking = parking
+    other.sockets.parking = SimpleNamespace(able=False, why="", parked=False)  # of which nothing
     terminate(run, parts.processes, 1.0, parks=True)
     asked = [rank for rank, _ in parts.processes.signals]
     assert set(asked) == {1}, "one is ordered to park, the other is ended"

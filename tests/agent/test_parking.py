@@ -3,8 +3,16 @@
 import asyncio
 import json
 import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
+import pytest
+
+from holdfast.agent.fork_protocol import ChildKind, Program
 from holdfast.agent.parking import ORDER, Parking
+from holdfast.agent.workers import Workers
 from holdfast.messages import Assignment
 from tests.patience import PATIENCE_S
 
@@ -61,3 +69,36 @@ def test_what_a_worker_says_in_two_pieces_or_at_once_is_understood() -> None:
         parking.close()
 
     asyncio.run(way())
+
+
+OLD = Program(script="train.py", root="1")
+NEW = Program(script="train.py", root="2")
+
+
+@pytest.mark.parametrize(
+    ("world_size", "program", "moves", "goes_on"),
+    [
+        (2, OLD, False, True),
+        (3, OLD, False, False),
+        (3, OLD, True, True),
+        (2, NEW, False, False),
+        (3, NEW, True, False),
+    ],
+)
+def test_a_parked_worker_goes_on_only_with_what_it_runs_and_as_a_rank_that_it_can_be(
+    tmp_path: Path, world_size: int, program: Program, moves: bool, goes_on: bool
+) -> None:
+    """An update may have brought a version that does not declare that it can be kept."""
+    told: list[str] = []
+    worker: Any = SimpleNamespace(
+        is_parked=True,
+        local_rank=0,
+        assignment=ASSIGNMENT,
+        sockets=SimpleNamespace(parking=SimpleNamespace(program=OLD, moves=moves)),
+        dismiss=lambda: told.append("not needed"),
+        output=SimpleNamespace(begin_again=lambda: told.append("goes on")),
+    )
+    kind = ChildKind.RUN
+    workers = Workers(tmp_path, "n", 1 << 16, kind, kind, lambda: 1, [0], [0], table={1: worker})
+    found = workers._parked(msgspec.structs.replace(ASSIGNMENT, world_size=world_size), program)
+    assert (found is worker, told) == (goes_on, ["goes on" if goes_on else "not needed"])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import flight_recorder
@@ -118,6 +119,17 @@ def test_a_worker_tells_the_newest_collectives_of_its_groups() -> None:
         assert log.paces == (CollectivePace("0", ((0, 1, 1),), ((3, 1), (5, 3))),)
         assert [step for step, _ in log.steps] == [3, 4, 5]
         assert times[0] < log.steps[1][1] <= times[1], "of the same clock"
+
+
+def test_ranks_tell_the_same_of_a_collective_to_which_only_one_gives_something() -> None:
+    """Else every scatter was a collective that does not match, whatever had failed."""
+    root = flight_recorder._Entry(
+        ("0", "default_pg"), 8, "gloo:scatter", 1, input_sizes=[[2, 4, 16]], input_dtypes=["Float"]
+    )
+    other = msgspec.structs.replace(root, input_sizes=[], input_dtypes=[])
+    assert flight_recorder._kind(root) == flight_recorder._kind(other) == "scatter"
+    reduced = msgspec.structs.replace(root, profiling_name="gloo:all_reduce")
+    assert flight_recorder._kind(reduced) == "all_reduce float[2, 4, 16]"
 
 
 AGAIN = ALONE.replace(

@@ -42,6 +42,23 @@ def test_a_script_is_instrumented_if_it_calls_join(
     assert script_source.is_instrumented(program) is expected
 
 
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("join(in_process=True)", True),
+        ("join(in_process=chosen)", True),
+        ("join(in_process=False)", False),
+        ("join(backend='gloo')", False),
+        ("other(in_process=True)", None),
+    ],
+)
+def test_a_script_declares_in_its_call_of_join_that_it_can_be_kept(
+    call: str, expected: bool | None
+) -> None:
+    tree = ast.parse(f"from holdfast.train import join\nfrom there import other\nrun = {call}")
+    assert script_source.declares_in_process(tree) is expected
+
+
 def test_a_module_is_looked_into_without_being_imported(tmp_path: Path) -> None:
     package = tmp_path / "some_pack"
     package.mkdir()

@@ -92,6 +92,21 @@ def test_validate_tells_of_layers_divided_across_nodes(tmp_path: Path) -> None:
     assert "spans" not in holdfast("validate", str(file)).stdout
 
 
+def test_validate_tells_which_mode_of_recovery_the_script_has_by_default(tmp_path: Path) -> None:
+    file, script = tmp_path / "job.yaml", tmp_path / "train.py"
+    told = {}
+    for call in ("join()", "join(in_process=True)", "print()"):
+        script.write_text(f"from holdfast.train import join\n{call}\n")
+        file.write_text("name: gpt\nscript: train.py\n")
+        told[call] = json.loads(holdfast("validate", str(file), "--json").stdout)["notes"]
+        file.write_text("name: gpt\nscript: train.py\nrecovery: {mode: processes}\n")
+        assert json.loads(holdfast("validate", str(file), "--json").stdout)["notes"] == []
+    ((replaced,), (kept,), silent) = told.values()
+    assert "all workers are replaced" in replaced and "train.py does not declare" in replaced
+    assert "keep their processes; train.py declares join(in_process=True)" in kept
+    assert silent == []
+
+
 def test_validate_refuses_a_bad_file_and_a_missing_script(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: gpt\nscript: train.py\nbad: 1\n")

@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.actions import StopAttempt
+from holdfast.controller import Limits
 from holdfast.events import (
     AttemptStopped,
     Milestone,
@@ -11,6 +12,7 @@ from holdfast.events import (
     NodeLostReason,
     ScaleRequested,
 )
+from holdfast.spec import job_from_dict
 from tests.controller.test_controller import World, kinds, only, running
 
 LOST = NodeLost(node="b", reason=NodeLostReason.PROCESS)
@@ -30,6 +32,17 @@ def _stopped(world: World, **how: object) -> list[str]:
 def test_survivors_of_a_fault_are_told_to_park_only_if_the_job_wants_it(lost: bool) -> None:
     assert _stop(running(in_process=True), lost=lost).parks
     assert not _stop(running(), lost=lost).parks
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept"), [("auto", True), ("processes", False), ("in_process", True), (None, True)]
+)
+def test_whoever_can_may_park_unless_the_job_says_processes(mode: str | None, kept: bool) -> None:
+    """By default that is whoever declares it; the number of nodes never changes for it."""
+    recovery = {} if mode is None else {"mode": mode}
+    given = {"name": "job", "script": "train.py", "nodes": 2, "elasticity": {"min_nodes": 1}}
+    limits = Limits.of(job_from_dict({**given, "recovery": recovery}, where="test"))
+    assert (limits.in_process, limits.replicas) == (kept, False)
 
 
 def test_nobody_parks_before_the_first_step_of_an_attempt() -> None:

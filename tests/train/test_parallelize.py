@@ -10,6 +10,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, SequenceParallel
 from holdfast.dimensions import VARIABLE, Layout, told
 from holdfast.errors import Error
 from holdfast.train import join
+from holdfast.train.layouts import stepping
 from holdfast.train.layouts.asked import asked_layout, require_plain_options
 from holdfast.train.layouts.blocks import find_blocks
 from holdfast.train.layouts.build import Built
@@ -18,8 +19,10 @@ from holdfast.train.layouts.context import SharedContext
 from holdfast.train.layouts.experts import experts_of
 from holdfast.train.layouts.loss_scale import BEGIN, LossScale
 from holdfast.train.layouts.recomputation import recompute
+from holdfast.train.layouts.run_layout import RunLayout
 from holdfast.train.layouts.stepping import Share, Stepper
 from holdfast.train.layouts.tensor import plan_of, require_divisible, styles, tie_again
+from holdfast.train.placement import find_placement
 from llama import Llama, mean_loss
 from tests.integrations.jobs import own_run
 from tests.train.curves import EXPERTS, SHAPE
@@ -64,6 +67,29 @@ def test_micro_batches_of_any_size_have_the_gradient_of_the_batch(parts: int) ->
     divided = gradients(model := llama(), in_parts(model, parts))
     for name, gradient in whole.items():
         torch.testing.assert_close(divided[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_along_tp_are_compared_in_the_first_step_of_each_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that is kept has done it before; its new peer has not, and all ranks have to."""
+    compared: list[Any] = []
+    monkeypatch.setattr(stepping, "require_same_gradients", lambda _, tp: compared.append(tp))
+    model, alone = llama(), asked_layout(1)
+    optimizer, share = torch.optim.SGD(model.parameters()), Share(8, 8, 1, 1)
+    layout = RunLayout(alone, find_placement(), torch.device("cpu"), alone=True)
+    mesh: Any = {"tp": "along tp"}
+    stepper = layout._stepper = Stepper(Built(model), Layout(tp=2).resolve(2), mesh, None)
+
+    def two_steps() -> None:
+        for _ in range(2):
+            stepper.step([optimizer], (batch(),), batch(), mean_loss, share, None)
+
+    two_steps()
+    assert compared == ["along tp"]
+    layout.begin_again(alone, 1)
+    two_steps()
+    assert compared == ["along tp"] * 2
 
 
 @pytest.mark.parametrize("wish", ["full", "selective"])

@@ -9,11 +9,46 @@ import msgspec
 import pytest
 import torch
 
+from holdfast.agent.environment import node_environment
 from holdfast.messages import Assignment
+from holdfast.spec import job_from_dict
 from holdfast.train import survival
-from holdfast.train.parking import ORDER, ParkingPlace
+from holdfast.train.parking import (
+    IF_DECLARED,
+    ORDER,
+    PATIENCE,
+    VARIABLE,
+    ParkingPlace,
+    keeps_workers,
+)
 from holdfast.train.surviving_group import AttemptBrokenError
 from tests.patience import PATIENCE_S
+
+MODES: dict[str | None, tuple[bool, bool]] = {  # workers are kept: undeclared, declared
+    None: (False, True),
+    "auto": (False, True),
+    "processes": (False, False),
+    "in_process": (True, True),
+    "replicas": (True, True),
+}
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_is_kept_where_the_job_says_so_or_leaves_it_to_a_script_that_does(
+    mode: str | None, declared: bool
+) -> None:
+    recovery = {} if mode is None else {"mode": mode}
+    shape = {"nodes": 2, "elasticity": {"min_nodes": 1}, "recovery": recovery}
+    job = job_from_dict({"name": "job", "script": "train.py", **shape}, where="test")
+    environ = node_environment(job, "n", 1, {}, {})
+    assert keeps_workers(environ, declared=declared) == MODES[mode][declared]
+
+
+def test_children_of_a_script_that_declares_nothing_cannot_answer_either() -> None:
+    environ = {VARIABLE: "9", PATIENCE: "1", IF_DECLARED: "1"}
+    assert ParkingPlace.of(environ, declared=False) is None
+    assert VARIABLE not in environ
 
 
 class Group:

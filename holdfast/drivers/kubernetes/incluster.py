@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast import journal
 from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
 from holdfast.drivers.kubernetes import shelf
@@ -166,7 +167,7 @@ async def _drive(
 ) -> Outcome | None:
     token = await token_of(cluster, place.job.name, origin.owner)
     path, obeyed = await _prepare(cluster, place, origin.run, lease, token)
-    controller, book = replay(path, limits_of(place.job, place.request.engine))
+    controller, book = replay(path, limits_of(as_begun(place.job, path), place.request.engine))
     machine, obeyed = await _machine(cluster, place.me), max(obeyed, book.obeyed)
     me = Identity(token, origin, lease.term, machine, obeyed, book.diverged)
     driver = KubernetesDriver(place.request, path, controller, book, cluster, me)
@@ -193,6 +194,16 @@ async def _machine(cluster: Cluster, me: str) -> str:
     except ApiError as error:
         say(f"on which machine this controller runs is not known: {error}")
         return ""
+
+
+def as_begun(job: Job, path: Path) -> Job:
+    """The job of this journal. A file that says nothing of `recovery.mode` meant the default of the
+    version that began it, with which decisions are to be made again as they were."""
+    recovery = job.recovery
+    if "mode" in recovery.model_fields_set:
+        return job
+    mode = journal.read_header(path).job.get("recovery", {}).get("mode", recovery.mode)
+    return job.model_copy(update={"recovery": recovery.model_copy(update={"mode": mode})})
 
 
 def limits_of(job: Job, engine: Engine) -> Limits:

@@ -3,7 +3,8 @@
 They do, where a plan is right: what divided layers give back is the same on each. A parameter that
 sees only a part of it (the norm of each head, or, with `sequence_parallel`, anything between layers
 that the plan does not name) gets another gradient on each rank, and its copies would drift apart
-without a word. So gradients are compared once, before the first step of the optimizer.
+without a word. So gradients are compared once in each attempt, before the first step of the
+optimizer.
 """
 
 from collections.abc import Iterable

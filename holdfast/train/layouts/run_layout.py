@@ -68,6 +68,8 @@ class RunLayout:
         """Another attempt begins in this process. Its number of ranks is another one only where all
         of them do the same."""
         self._asked, self._world_size = asked, world_size
+        if self._stepper is not None:
+            self._stepper.begin_again()
         if self._outer is not None:
             self._outer.group = self._across()
 

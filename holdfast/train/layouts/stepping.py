@@ -69,6 +69,12 @@ class Stepper:
         self._cp = mesh["cp"] if mesh is not None and dimensions.cp > 1 else None
         self._tp = mesh["tp"] if mesh is not None and dimensions.tp > 1 else None
         self._fewest = dimensions.pp if dimensions.pp > 1 else 1
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """An attempt begins: whoever is new in it compares gradients in its first step, which takes
+        all ranks."""
+        self._compares = self._tp is not None
 
     def step(
         self,
@@ -86,9 +92,9 @@ class Stepper:
         factor = share.weight * (self._scale.factor if self._scale else 1.0)
         mean = self._gradients(GivenBatch(inputs, targets, loss, share, factor))
         gradients = gradients_of(self._built.model.parameters())
-        if self._tp is not None:
+        if self._tp is not None and self._compares:
             require_same_gradients(self._built.model.named_parameters(), self._tp)
-            self._tp = None  # once
+            self._compares = False
         norm, take = None, True
         if self._scale is not None:
             scale(gradients, torch.tensor(1 / self._scale.factor))

@@ -18,6 +18,7 @@ from holdfast.drivers.kubernetes.driver import LISTEN
 from holdfast.drivers.kubernetes.gather import Gathering, Running
 from holdfast.drivers.kubernetes.incluster import (
     Place,
+    as_begun,
     end_by_signal,
     limits_of,
     remove_former,
@@ -219,3 +220,19 @@ def test_nodes_are_released_only_where_that_gives_something_back(
         where="test",
     )  # fmt: skip
     assert limits_of(job, engine).lets_go == (engine == "pods" and not queue)
+
+
+@pytest.mark.parametrize("said", [{}, {"mode": "in_process"}])
+def test_a_journal_goes_on_with_the_mode_that_it_was_begun_with(
+    tmp_path: Path, said: dict[str, str]
+) -> None:
+    """The default was `processes` once, and a job file in the cluster has no defaults in it."""
+    given = job(recovery={"max_restarts": 3, **said})
+    path = tmp_path / "journal.jsonl"
+    for begun, kept in (("processes", bool(said)), ("auto", True)):
+        old = {"recovery": {"mode": begun}}
+        head = Header(journal=VERSION, holdfast="0", job=old, created_at=1.0)
+        Journal.create(path, head).close()
+        limits = limits_of(as_begun(given, path), "pods")
+        assert (limits.in_process, limits.max_restarts) == (kept, 3)
+        path.unlink()

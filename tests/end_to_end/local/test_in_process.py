@@ -18,11 +18,13 @@ STEPS = 24
 UNHURRIED_S = 60.0  # for who survives to say so, where that has to be
 
 
-def kept(home: Path, *args: str, name: str = "job", **spec: Any) -> RunningJob:
-    """A job that runs `scripts/kept.py` with `recovery.mode: in_process`."""
+def kept(
+    home: Path, *args: str, name: str = "job", mode: str = "in_process", **spec: Any
+) -> RunningJob:
+    """A job that runs `scripts/kept.py` with this `recovery.mode`."""
     out = home.parent / f"out-{name}"
     out.mkdir()
-    recovery = {"mode": "in_process", **spec.pop("recovery", {})}
+    recovery = {"mode": mode, **spec.pop("recovery", {})}
     return RunningJob(
         home,
         name=name,
@@ -66,9 +68,10 @@ def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
     assert len(ends[0][0]) == steps
 
     spec, (_, chaos, why) = guide("in-process")
-    spec = {name: spec[name] for name in ("name", "workers_per_node", "recovery")}
-    spec["recovery"]["restart_grace_s"] = UNHURRIED_S
-    job = kept(home, *short, "--gate", "1:3", "--die", "0:8", nodes=1, **spec).start()
+    spec = {name: spec[name] for name in ("name", "workers_per_node")}
+    spec |= {"mode": "auto", "recovery": {"restart_grace_s": UNHURRIED_S}}
+    faults = ("--gate", "1:3", "--die", "0:8")
+    job = kept(home, *short, "--declare", *faults, nodes=1, **spec).start()
     job.wait_step(3)
     assert holdfast(*chaos).returncode == 0
     assert [outcome(job, rank) for rank in (0, 1)] == ends
@@ -82,6 +85,13 @@ def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
         assert incident.cause == "worker-killed" and incident.steps_lost <= 1
         assert "KeepProcesses" in actions(job, number), incident.actions
     assert "1 worker keeps its process" in holdfast(*why).stdout
+
+
+def test_workers_of_a_script_that_does_not_declare_it_are_replaced(home: Path) -> None:
+    short = ("--kinds", "hand", "--steps", "8")
+    job = kept(home, *short, "--die", "1:5", mode="auto", **TOGETHER).start()
+    assert len(outcome(job, 0)[0]) == 8 and pids(job, 0)[1] != pids(job, 0)[2]
+    assert not {"KeepProcesses", "ReplaceProcesses"} & {*actions(job, 0)}
 
 
 @long

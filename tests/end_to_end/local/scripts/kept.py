@@ -37,6 +37,7 @@ parser.add_argument("--die", default="")  # RANK:STEP,...
 parser.add_argument("--gate", default="")  # RANK:STEP
 parser.add_argument("--how", choices=("kill", "raise", "hang"), default="kill")
 parser.add_argument("--again", choices=("", "built", "joined", "tracked"), default="")
+parser.add_argument("--declare", action="store_true")  # that it can be kept
 parser.add_argument("--own", choices=("", "group"), default="")
 parser.add_argument("--sleepy-rank", type=int, default=-1)  # does not come to the end of a step
 parser.add_argument("--sleepy-step", type=int, default=-1)
@@ -110,7 +111,7 @@ plain = {kind: made() for kind in args.kinds.split(",")}
 generator = torch.Generator().manual_seed(3)
 data = [(x, x[:4].abs()) for x in torch.randn(256, 16, generator=generator)]
 die_again("built")
-run = join()
+run = join(in_process=args.declare)
 die_again("joined")
 said = torch.tensor(float(run.rank + 1))
 dist.all_reduce(said)  # a collective above the loop, whose outcome matters
