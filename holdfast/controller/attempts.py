@@ -12,6 +12,8 @@ def try_start(state: State) -> list[AnyAction]:
     """Start the next attempt if every node rank is taken and no back-off runs; else wait."""
     if state.phase is not Phase.WAITING:
         return []
+    if state.kept_node is not None and not nodes.is_member(state, state.kept_node.node):
+        state.kept_node = state.start_deadline = None  # its rank is free
     sizes.settle(state)
     actions = nodes.fill_ranks(state)
     for action in actions:
@@ -73,7 +75,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.attempt_started_at, state.progress_mark = state.now, state.max_step
     state.times.mark = None
     state.start_deadline = state.leave_deadline = state.quiet_deadline = None
-    state.spoke_at = None
+    state.spoke_at = state.kept_node = None
     state.milestones, state.finished, state.deaths = [], set(), []
     state.stopped_for, state.standstill, state.stragglers = None, "", ()
     state.restored = state.reached = state.bad_step = state.corrupt_step = None

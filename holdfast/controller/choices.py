@@ -48,7 +48,8 @@ def situation(
 
 def _means(state: State, older: int | None, blamed: str) -> Means:
     limits = state.limits
-    named = (node for node in state.nodes.values() if node.name == blamed)
+    named = next((n for n in state.nodes.values() if blamed and n.name == blamed), None)
+    held = conditions.held(state, named)
     return Means(
         spares=conditions.sound_spares(state),
         cold=conditions.cold_spares(state),
@@ -59,7 +60,8 @@ def _means(state: State, older: int | None, blamed: str) -> Means:
         target=state.target,
         older=older,
         replace_after=limits.replace_after,
-        held=conditions.held(state, next(named, None) if blamed else None),
+        held=held,
+        held_s=conditions.held_s(state, named) if held else 0.0,
         skips=skipping.left(state),
         checks=bool(limits.checks),
         repeats=repetitions.wanted(state) is not None,

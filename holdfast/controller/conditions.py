@@ -154,6 +154,21 @@ def held(state: State, node: Node | None) -> str:
     return ""
 
 
+def held_s(state: State, node: Node | None) -> float:
+    """Until the first of those that keep this node does so no more."""
+    recent = _recent_removals(state)
+    if node is not None and len(recent) < replace.removals_most(state.limits.node_count):
+        recent = [one for one in recent if one.rack == node.rack]
+    return recent[0].at + replace.REMOVALS_S - state.now if recent else 0.0
+
+
+def kept(state: State) -> dict[str, list[float]]:
+    """Members that were to be left and stayed, and the restarts within an hour that this led to."""
+    since = state.now - replace.REMOVALS_S
+    recent = {n: [at for at in times if at > since] for n, times in state.kept_restarts.items()}
+    return {node: times for node, times in recent.items() if times}
+
+
 def _recent_removals(state: State) -> list[LeftNode]:
     since = state.now - replace.REMOVALS_S + replace.ROUNDING_S
     return [one for one in state.removals if one.at > since]

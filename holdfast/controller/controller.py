@@ -514,8 +514,7 @@ def _deadline_passed(state: State) -> list[AnyAction]:
             state, f"timed out after {state.limits.node_wait_s:g} s: {state.why}"
         )
     if state.start_deadline is not None and state.now >= state.start_deadline:
-        state.start_deadline = None
-        return attempts.try_start(state)
+        return recovery.waited(state)
     if state.quiet_deadline is not None and state.now >= state.quiet_deadline:
         _trains(state, state.now if state.spoke_at is None else state.spoke_at)
     if state.leave_deadline is not None and state.now >= state.leave_deadline:

@@ -153,6 +153,7 @@ def remove(state: State, node_id: str, why: str) -> Node | None:
     """Strike a node off; its id is remembered, so that it can never come back."""
     state.lost[node_id] = why
     state.faults.pop(node_id, None)
+    state.kept_restarts.pop(node_id, None)
     state.health.pop(node_id, None)
     state.preparing.pop(node_id, None)
     state.doubted.pop(node_id, None)
@@ -198,6 +199,12 @@ def step_back(state: State, unready: Sequence[str]) -> None:
 def missing(state: State) -> int:
     """How many node ranks nobody can take yet."""
     return max(0, state.size - len(state.ranks) - len(state.spares))
+
+
+def is_member(state: State, node_id: str) -> bool:
+    """Whether it has a rank."""
+    node = state.nodes.get(node_id)
+    return node is not None and node.node_rank is not None
 
 
 def ranks_of(state: State, node: Node) -> range:

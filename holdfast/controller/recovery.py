@@ -27,7 +27,7 @@ from holdfast.controller import (
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies import ladder, poison, replace, restart
 from holdfast.controller.policies.situation import History, Rung, Situation, Trouble
-from holdfast.controller.state import Failure, State, Trial
+from holdfast.controller.state import Failure, KeptNode, State, Trial
 from holdfast.events import Diagnosed, NodesChecked
 
 NODES_KEPT = 8  # on which the same error was seen
@@ -143,7 +143,25 @@ def _climb(state: State, verdict: Diagnosed) -> list[AnyAction]:
         actions += _give_up(state, _blamed(state, verdict), chosen.reason)
     elif chosen.rung is Rung.ISOLATE:
         actions += _give_up(state, _named(state, verdict), chosen.reason, innocent=True)
+    if ladder.kept(failure) is not None:
+        return [*actions, *_retire(state), *_held_back(state, verdict, failure, chosen.reason)]
     return [*actions, *_retire(state), *_restart(state, ladder.delay_s(failure))]
+
+
+def waited(state: State) -> list[AnyAction]:
+    """The back-off is over. What was to be left before and stayed may be left by now."""
+    state.start_deadline = None
+    kept, state.kept_node = state.kept_node, None
+    if kept is None:
+        return attempts.try_start(state)
+    situation = choices.situation(state, kept.trouble, kept.history)
+    chosen = ladder.choose(situation)
+    actions: list[AnyAction] = []
+    if not situation.means.held and chosen.rung in (Rung.REPLACE, Rung.ISOLATE):
+        choices.record(state, chosen, kept.trouble)
+        innocent = chosen.rung is Rung.ISOLATE
+        actions = _give_up(state, kept.node, chosen.reason, innocent=innocent)
+    return [*actions, *attempts.try_start(state)]
 
 
 def _moved_on(state: State, verdict: Diagnosed) -> list[AnyAction]:
@@ -282,6 +300,8 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
         slowed=state.slowed == state.attempt,
         named=state.named.count(named) if named else 0,
         nameless=len(state.nameless),
+        kept=sum(map(len, conditions.kept(state).values())),
+        stays=_named(state, verdict) in conditions.kept(state),
     )
     older = poison.way_back(state.committed, trial.restored)
     return choices.situation(state, trouble, history, older)
@@ -415,17 +435,41 @@ def _give_up(state: State, node_id: str, why: str, *, innocent: bool = False) ->
 
 def _restart(state: State, delay_s: float) -> list[AnyAction]:
     """Restarts count from when they begin, so a wait can let the first ones leave the window."""
-    begins = state.now + delay_s
-    state.restarts = [*restart.recent(state.restarts, begins, state.limits.window_s), begins]
-    state.restarts_count += 1
-    state.barren += 1
+    _count_restart(state, state.now + delay_s)
     state.move(Phase.WAITING, f"restart after: {attempts.last_cause(state)}")
     if delay_s:
-        state.start_deadline = begins
         row = "attempt" if state.fruitless == 1 else "attempts"
         row = f"{state.fruitless} {row} in a row without progress"
         most = f"all {state.limits.max_restarts} restarts allowed"
         used = f"{most} in {state.limits.window_s:g} s were used"
-        state.why = f"{row if state.fruitless else used}: next in {delay_s:.3g} s"
-        incidents.note(state, "Wait", state.why)
+        _wait(state, delay_s, f"{row if state.fruitless else used}: next in {delay_s:.3g} s")
     return attempts.try_start(state)
+
+
+def _held_back(state: State, verdict: Diagnosed, failure: Situation, why: str) -> list[AnyAction]:
+    """Likewise, with a node that only a limit of removals keeps. The first such restart counts, as
+    one with a spare would have; what comes of it does not."""
+    delay_s, node = ladder.delay_s(failure), _named(state, verdict)
+    if failure.history.stays:
+        state.restarts_count += 1
+    else:
+        _count_restart(state, state.now + delay_s)
+    known = conditions.kept(state)
+    state.kept_restarts = {**known, node: [*known.get(node, []), state.now]}
+    state.move(Phase.WAITING, f"restart after: {attempts.last_cause(state)}")
+    if delay_s:
+        decided = msgspec.structs.replace(failure.history, restarts=0, barren=0)
+        state.kept_node = KeptNode(node, failure.trouble, decided)
+        _wait(state, delay_s, why)
+    return attempts.try_start(state)
+
+
+def _count_restart(state: State, begins: float) -> None:
+    state.restarts = [*restart.recent(state.restarts, begins, state.limits.window_s), begins]
+    state.restarts_count += 1
+    state.barren += 1
+
+
+def _wait(state: State, delay_s: float, why: str) -> None:
+    state.start_deadline, state.why = state.now + delay_s, why
+    incidents.note(state, "Wait", why)

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.actions import Outcome, StartAttempt, StopAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
+from holdfast.controller.policies.situation import History, Trouble
 from holdfast.digests import StepsToRepeat
 from holdfast.dimensions import PLAIN, Layout
 from holdfast.events import (
@@ -274,6 +275,14 @@ class LeftNode(msgspec.Struct, frozen=True):
     rack: str = ""
 
 
+class KeptNode(msgspec.Struct, frozen=True):
+    """A member that is to be left once a limit of removals lets it, and for what."""
+
+    node: str
+    trouble: Trouble
+    history: History
+
+
 class FailedCheck(msgspec.Struct, frozen=True):
     """A machine that has failed its checks."""
 
@@ -390,6 +399,8 @@ class State(msgspec.Struct, kw_only=True):
     cordoned_there: dict[str, list[float]] = {}  # likewise, by rack
     removals: list[LeftNode] = []  # the newest
     held_until: float | None = None  # a member stays till then because of them
+    kept_node: KeptNode | None = None  # the next attempt waits for that
+    kept_restarts: dict[str, list[float]] = {}  # member → those within an hour that this led to
     workers_per_node: int = 0  # of the first node; all must agree
     instrumented: bool = False  # progress will be reported
     steps_seen: bool = False  # no, but steps of its optimizer, or in its output, are seen

@@ -10,6 +10,7 @@ from holdfast.controller import NodeState
 from holdfast.detection.answers import DARK
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
+from holdfast.simulation.dead_devices import OF_DEVICES
 from holdfast.simulation.error_faults import OF_ERRORS
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED, Group
@@ -567,5 +568,6 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "disk_faults": _disk_faults,
     "refusals": _refusals,
     **OF_ERRORS,
+    **OF_DEVICES,
     "slow_ports": slow_ports,
 }

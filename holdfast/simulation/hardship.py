@@ -74,6 +74,12 @@ PORTS: dict[str, tuple[float, float]] = {
 """The same, in worlds with these seeds, most of which check machines."""
 PORT_SEEDS = range(2_000_000, 3_000_000)
 PORTS_CHECKED = 0.8
+DEAD: dict[str, tuple[float, float]] = {
+    "dead_devices": (20, 200),  # whatever runs on a machine dies soon, for good
+    "rack_devices": (2, 20),  # the same, of all machines of a rack
+}
+"""The same, in worlds with these seeds, which have spares."""
+DEAD_SEEDS = range(3_000_000, 4_000_000)
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
 """Drawn by dice of their own, so that a world without them is the one it was before they came."""
 LINKS = {
@@ -278,7 +284,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )
-    return _with_slow_ports(_checked(world, Random(f"hardship of checks {seed}")))
+    return _of_later_seeds(_checked(world, Random(f"hardship of checks {seed}")))
 
 
 def _limits(
@@ -324,6 +330,10 @@ def _checked(world: Hardship, dice: Random) -> Hardship:
     return msgspec.structs.replace(world, rates=world.rates | found)
 
 
+def _of_later_seeds(world: Hardship) -> Hardship:
+    return _with_dead_devices(_with_slow_ports(world))
+
+
 def _with_slow_ports(world: Hardship) -> Hardship:
     if world.seed not in PORT_SEEDS:
         return world
@@ -331,6 +341,20 @@ def _with_slow_ports(world: Hardship) -> Hardship:
     found = {kind: _between(dice, *bounds) for kind, bounds in PORTS.items()}
     if dice.random() < PORTS_CHECKED:
         limits = msgspec.structs.replace(limits, checks="spares")
+    return msgspec.structs.replace(world, limits=limits, rates=world.rates | found)
+
+
+def _with_dead_devices(world: Hardship) -> Hardship:
+    if world.seed not in DEAD_SEEDS:
+        return world
+    dice = Random(f"hardship of devices for good {world.seed}")
+    found = {kind: _between(dice, *bounds) for kind, bounds in DEAD.items()}
+    limits = msgspec.structs.replace(
+        world.limits,
+        spare_count=max(2, world.limits.spare_count),
+        max_restarts=dice.choice((5, 10, 20)),
+        exact=False,
+    )
     return msgspec.structs.replace(world, limits=limits, rates=world.rates | found)
 
 

@@ -225,8 +225,9 @@ class Persistence:
         self._hit = self._instrumented  # without steps nobody can know that it is the same place
         self.bugs += 1
 
-    def journaled(self, entry: Entry) -> str:
-        """Count starts and judge them."""
+    def journaled(self, entry: Entry, *, free: bool = False) -> str:
+        """Count starts and judge them; `free`: the next one does not count."""
+        self._taken |= free
         if isinstance(event := entry.event, NodeLost | NodeLeft):
             self._hit = self._away = False
             self._taken |= event.planned if isinstance(event, NodeLost) else not event.failed
@@ -331,7 +332,8 @@ class Referees:
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Accounting(), OneTerm()
         self._succession, self._numbers = Succession(), FiniteNumbers()
-        self._removals, self._kept = FairRemovals(hardship.limits.node_count), KeptWorkers()
+        self.removals, self._kept = FairRemovals(hardship.limits.node_count), KeptWorkers()
+        self.removals.is_sick = self._efficiency.sickness.is_faulty
         self._updates, self._assembly = FairUpdates(), WholeSnapshots()
         self._whole = WholeReplicas(hardship.limits.nodes_each)
         reference = hardship.limits.node_count * hardship.workers
@@ -361,8 +363,7 @@ class Referees:
     def found_within_s(self, step_s: float, pause_s: float) -> float:
         """How long an attempt may hang under one controller that is awake, whose steps took so long
         and its longest pause: members that cannot be looked at have to be named first."""
-        usual_s = max(STEPS * step_s, PAUSES * pause_s)
-        return self.named_within_s + HANG_S + usual_s
+        return self.named_within_s + HANG_S + max(STEPS * step_s, PAUSES * pause_s)
 
     @property
     def waits_s_max(self) -> float:
@@ -455,9 +456,10 @@ class Referees:
         self.entries = entry.seq
         self._judge(Promise.BLAME, self.blame.journaled(entry))
         self._judge(Promise.CHOICE, choosing.judged(entry))
-        self._judge(Promise.RATE, self._removals.journaled(entry))
+        self._judge(Promise.RATE, self.removals.journaled(entry))
         self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
-        self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
+        starts = self._persistence.journaled(entry, free=self.removals.free)
+        self._judge(Promise.PERSISTENCE, starts)
         self._judge(Promise.FINITE, self._numbers.journaled(entry))
         self._judge(Promise.LEFT_OUT, self._skips.journaled(entry))
         self._judge(Promise.VERSIONS, self._updates.journaled(entry))
@@ -556,8 +558,7 @@ class Referees:
         reasons = {
             Outcome.SUCCEEDED: self.finished,
             Outcome.STOPPED: self.stop_asked,
-            Outcome.FAILED: self._persistence.bugs > 0
-            or self.blame.errors.may_end
+            Outcome.FAILED: (self._persistence.bugs > 0 or self.blame.errors.may_end)
             or (self._numbers.repeated() and self._skips.exhausted),
             Outcome.GAVE_UP: self._may_give_up(at),
         }
@@ -565,8 +566,7 @@ class Referees:
         self._judge(Promise.PERSISTENCE, how)
 
     def _may_give_up(self, at: float) -> bool:
-        waited_s = self._env.now - self._waits_since
-        long = waited_s >= self._hard.limits.node_wait_s - 1.0
+        long = self._env.now - self._waits_since >= self._hard.limits.node_wait_s - 1.0
         return self._persistence.may_give_up(at) or long or self._supply.useless(self.stillborn)
 
     def calm(self, trains: bool, what: str, at_work: Sequence[str], nodes: int) -> None:

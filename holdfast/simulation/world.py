@@ -12,7 +12,7 @@ from holdfast.controller import Phase, State
 from holdfast.controller.phases import TRAINING
 from holdfast.events import HealthChanged, Severity, StopRequested, Store
 from holdfast.messages import Leave, Start, Stop
-from holdfast.simulation import faults
+from holdfast.simulation import dead_devices, faults
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.book import SimulatedJournal
 from holdfast.simulation.control import REGISTER_S, Control
@@ -45,6 +45,7 @@ class World:
         self.env = Environment(hardship)
         self.referees = Referees(hardship, self.env)
         self.referees.in_trouble = self._in_trouble
+        self.referees.removals.spares = lambda: dead_devices.waiting(self)
         self.truth = GroundTruth(self.env, self.referees)
         self.truth.on_change = lambda group: self.sightings.changed(group)
         self.agents: dict[str, SimulatedAgent] = {}
@@ -313,6 +314,7 @@ class World:
 
     def controller_is_up(self) -> None:
         """Agents may connect."""
+        dead_devices.tell_racks(self)
         for agent in self.living():
             agent.connect_soon()
 

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import torch
 
-SWITCH = "HOLDFAST_HUGE_PAGES"
+from holdfast.checkpoint.huge_memory import SWITCH
+
 LEAST_BYTES = 4 << 20  # less is hardly worth a call
 _HUGEPAGE = 14  # MADV_HUGEPAGE
 _PAGE = 4096

@@ -2,8 +2,10 @@
 
 import pytest
 
-from holdfast.actions import AssignRank, Fence, StartAttempt
+from holdfast.actions import AnyAction, AssignRank, EndJob, Fence, Outcome, StartAttempt
+from holdfast.controller import Phase
 from holdfast.controller.policies.replace import REMOVALS_MIN, REMOVALS_S, removals_most
+from holdfast.controller.policies.restart import LAST_NODE_S
 from holdfast.events import (
     DeadlinePassed,
     JobSubmitted,
@@ -21,7 +23,7 @@ ALL_LEFT = f"{REMOVALS_MIN} nodes were removed in the last hour, the limit for t
 
 def at_the_limit(**limits: float | str) -> World:
     """As many nodes were left as may be, each for a fault that it had as soon as it trained."""
-    world = running(max_restarts=99, **limits)
+    world = running(**{"max_restarts": 99, **limits})
     for number in range(REMOVALS_MIN):
         member = world.state.ranks[1]
         world.tell(change(member))
@@ -61,6 +63,92 @@ def test_it_is_left_once_an_hour_has_passed_since_the_first_of_them() -> None:
     assert kinds(world.tell(DeadlinePassed(), after_s=0.01)) == ["StopAttempt"]
     assert only(world.recover(cause="peer-lost", rank=0), Fence).node == member
     assert world.state.held_until is None
+
+
+def fails_again(world: World) -> tuple[list[AnyAction], float]:
+    """An attempt with the same member, without progress, and the wait after it."""
+    world.kill(world.state.ranks[1], 1)
+    actions, since = world.recover(cause="device-lost", rank=1), world.now
+    while world.state.phase is Phase.WAITING:
+        due = world.controller.next_deadline()
+        assert due is not None and due - world.now < LAST_NODE_S + 1.0
+        actions += world.tell(DeadlinePassed(), after_s=due - world.now)
+    return actions, world.now - since
+
+
+def test_attempts_with_it_do_not_use_up_the_restarts_and_come_ever_later_until_it_is_left() -> None:
+    world = at_the_limit(max_restarts=REMOVALS_MIN + 1)
+    member, first = world.state.ranks[1], world.state.removals[0]
+    waits: list[float] = []
+    while world.state.ranks[1] == member:
+        actions, waited_s = fails_again(world)
+        assert "EndJob" not in kinds(actions)
+        waits.append(waited_s)
+    assert world.now >= first.at + REMOVALS_S - 1.0
+    assert len(waits) < 25 and waits == sorted(waits[:-1]) + waits[-1:]
+    assert kinds(actions)[-4:] == ["Fence", "AskNodes", "AssignRank", "StartAttempt"]
+    assert len(world.state.restarts) <= REMOVALS_MIN + 1
+    choice = world.state.incidents[-1].choices[-1]
+    assert (choice.step, choice.about) == ("replace", member)
+
+
+def test_while_it_waits_why_says_what_for_and_until_when() -> None:
+    world = at_the_limit()
+    for _ in range(3):
+        fails_again(world)
+    member = world.state.ranks[1]
+    world.kill(member, 1)
+    world.recover(cause="device-lost", rank=1)
+    left_s = world.state.removals[0].at + REMOVALS_S - world.now
+    said = f"{ALL_LEFT}: {member} may be replaced in {left_s:.3g} s"
+    choice = world.state.incidents[-1].choices[-1]
+    assert (choice.step, world.state.why) == ("wait", choice.reason)
+    assert choice.reason.startswith(said), choice.reason
+    rows = {one.step: one.why for one in choice.alternatives if not one.sufficient}
+    assert "3 attempts in a row made no progress" in rows["restart"]
+    assert rows["replace"] == ALL_LEFT
+
+
+def test_its_first_failure_counts_as_one_with_a_spare_would() -> None:
+    world = at_the_limit(max_restarts=REMOVALS_MIN)
+    world.kill(world.state.ranks[1], 1)
+    assert only(world.recover(cause="device-lost", rank=1), EndJob).outcome is Outcome.GAVE_UP
+
+
+def test_where_it_goes_while_it_is_waited_for_a_spare_starts_at_once() -> None:
+    world = at_the_limit()
+    for _ in range(5):
+        fails_again(world)
+    member, spare = world.state.ranks[1], world.state.spares[0]
+    world.kill(member, 1)
+    world.recover(cause="device-lost", rank=1)
+    assert world.state.start_deadline is not None
+    actions = world.tell(NodeLost(node=member, reason=NodeLostReason.PROCESS))
+    assert only(actions, AssignRank).node == spare and only(actions, StartAttempt)
+
+
+def test_where_no_spare_waits_restarts_with_it_count() -> None:
+    world = at_the_limit(max_restarts=REMOVALS_MIN + 2)
+    world.tell(NodeLost(node=world.state.spares[0], reason=NodeLostReason.PROCESS))
+    ended: list[AnyAction] = []
+    for _ in range(3):
+        ended, _ = fails_again(world)
+    assert only(ended, EndJob).outcome is Outcome.GAVE_UP
+
+
+def test_a_loop_that_comes_along_to_every_node_ends_and_costs_four_nodes_in_an_hour() -> None:
+    world = running(max_restarts=6)
+    began, left = world.now, 0
+    for number in range(200):
+        actions, _ = fails_again(world)
+        fences = kinds(actions).count("Fence")
+        left += fences
+        if "EndJob" in kinds(actions):
+            break
+        if fences:
+            world.add(f"new-{number}")
+    assert world.state.outcome is Outcome.GAVE_UP
+    assert left <= REMOVALS_MIN * (1 + (world.now - began) / REMOVALS_S)
 
 
 def test_nobody_waits_for_that_hour_if_there_is_no_fault_any_more() -> None:

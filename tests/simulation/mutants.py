@@ -10,6 +10,7 @@ from tests.simulation.check_mutants import OF_CHECKS
 from tests.simulation.error_mutants import OF_ERRORS
 from tests.simulation.mutant import Mutant
 from tests.simulation.port_mutants import OF_PORTS
+from tests.simulation.removal_mutants import OF_REMOVALS
 from tests.simulation.successor_mutants import OF_SUCCESSORS
 
 ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
@@ -26,6 +27,7 @@ BLAME, SEEN, VERSIONS, CHOICE, KEPT, WHOLE, RATE = (
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
 LADDER, RECOVERY = "controller/policies/ladder.py", "controller/recovery.py"
+OUTAGES = "controller/policies/outages.py"
 WORKERS, LEAVING = "controller/workers.py", "controller/leaving.py"
 VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
 BRIDGE, NUMERICS = "shell/bridge.py", "controller/numerics.py"
@@ -294,7 +296,7 @@ MUTANTS: dict[str, Mutant] = {
         first=4,
     ),
     "nothing follows a back-off": Mutant(
-        CONTROLLER,
+        RECOVERY,
         "state.start_deadline = None",
         "return []",
         TIME,
@@ -438,7 +440,7 @@ MUTANTS: dict[str, Mutant] = {
         first=4,
     ),
     "storage that is away uses up the restarts": Mutant(
-        LADDER,
+        OUTAGES,
         "return s.trouble.environment and not s.means.exact and bool(s.history.restarts)",
         "return False",
         LIMIT,
@@ -452,7 +454,7 @@ MUTANTS: dict[str, Mutant] = {
         first=140,
     ),
     "trouble is given a minute": Mutant(
-        LADDER,
+        OUTAGES,
         "return s.history.trouble_s is not None and s.history.trouble_s >= s.means.window_s",
         "return s.history.trouble_s is not None and s.history.trouble_s >= 60.0",
         LIMIT,
@@ -579,4 +581,4 @@ MUTANTS: dict[str, Mutant] = {
         first=1016,
     ),
 }
-MUTANTS |= OF_BOOKS | OF_CHECKS | OF_ERRORS | OF_PORTS | OF_SUCCESSORS
+MUTANTS |= OF_BOOKS | OF_CHECKS | OF_ERRORS | OF_PORTS | OF_REMOVALS | OF_SUCCESSORS

@@ -18,8 +18,10 @@ on which alone such an error comes, again and again, is left on suspicion.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.actions import Outcome
-from holdfast.controller.policies import poison, replace, restart, shrink
+from holdfast.controller.policies import held_back, outages, poison, replace, restart, shrink
 from holdfast.controller.policies.situation import Rung, Situation, Weighed
 from holdfast.events import Severity
 
@@ -83,12 +85,12 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
     if trouble.final:
         return Outcome.FAILED, trouble.summary
     if history.again and not may_repeat(s) and not asks_state(s):
-        tried = f", through {_restarts_text(s)}" if s.means.exact and s.means.max_restarts else ""
+        tried = outages.through(s) if means.exact and means.max_restarts else ""
         same = f"the same error repeated at the same place without progress{tried}"
         return Outcome.FAILED, f"{same}: {trouble.summary}"
-    if trouble.environment and _lasts_too_long(s):
-        return Outcome.GAVE_UP, _kept_text(s)
-    if not trouble.ended or _may_outwait(s):
+    if trouble.environment and outages.lasts_too_long(s):
+        return Outcome.GAVE_UP, outages.kept_text(s)
+    if not trouble.ended or outages.may_outwait(s) or (kept(s) and held_back.is_free(s)):
         return None
     if history.restarts >= means.max_restarts:
         cap = f"{means.max_restarts} restarts in {means.window_s:g} s are allowed"
@@ -188,6 +190,17 @@ def asks_isolation(s: Situation) -> str:
     return f"{named} attempts in a row failed because of {s.trouble.node}, without progress"
 
 
+def kept(s: Situation) -> Rung | None:
+    """The step by which a node would be left for a spare, if a limit of removals did not keep it;
+    None unless that alone does."""
+    if not (s.means.held and s.means.spares and s.trouble.ended) or s.trouble.trains:
+        return None
+    if _wants(s):
+        return Rung.REPLACE
+    free = msgspec.structs.replace(s, means=msgspec.structs.replace(s.means, held=""))
+    return Rung.ISOLATE if asks_isolation(free) else None
+
+
 def _asks_another(s: Situation) -> str:
     """Why an error of the script may not come on another node; empty if none is to be left."""
     recurs, means = s.history.recurs, s.means
@@ -220,13 +233,10 @@ def may_repeat(s: Situation) -> bool:
 
 def delay_s(s: Situation) -> float:
     """How long to wait before the next attempt."""
-    means, fruitless = s.means, s.history.fruitless
-    if not s.trouble.environment:
-        return restart.backoff_s(fruitless)
-    wait_s = restart.patience_s(fruitless, means.max_restarts, means.window_s)
-    if s.history.restarts >= means.max_restarts:
-        wait_s = max(wait_s, s.history.freed_s + ROUNDING_S)
-    return wait_s
+    if kept(s):
+        return held_back.delay_s(s)
+    fruitless = s.history.fruitless
+    return outages.delay_s(s) if s.trouble.environment else restart.backoff_s(fruitless)
 
 
 def patience_s(s: Situation) -> float:
@@ -252,14 +262,14 @@ def _puzzles(s: Situation) -> bool:
     if _whose(s) == "code":
         return False
     doubt = trouble.ended and trouble.cause in replace.DOUBTFUL and not s.means.vacant
-    return doubt and s.history.fruitless >= PUZZLING and not (_asks_older(s) or asks_node(s))
+    return doubt and s.history.fruitless >= PUZZLING and not (_asks_older(s) or _wants(s))
 
 
 def _may_be_a_machine(s: Situation) -> bool:
     """Whether what has failed now leaves open what is wrong with any of them."""
     trouble = s.trouble
     told = trouble.user_error or trouble.environment or not trouble.ended or s.means.vacant
-    return not (told or _asks_older(s) or asks_node(s))
+    return not (told or _asks_older(s) or _wants(s))
 
 
 def _asks_older(s: Situation) -> str:
@@ -268,28 +278,6 @@ def _asks_older(s: Situation) -> str:
 
 def _said(s: Situation) -> str:
     return s.trouble.summary or s.trouble.cause
-
-
-def _lasts_too_long(s: Situation) -> bool:
-    """Whether the environment has kept the job from any progress for longer than it may."""
-    if s.means.exact:
-        return s.history.barren >= s.means.max_restarts
-    return s.history.trouble_s is not None and s.history.trouble_s >= s.means.window_s
-
-
-def _kept_text(s: Situation) -> str:
-    kept = f"errors of the environment prevented any progress for {s.history.trouble_s or 0:.0f} s"
-    return f"{kept}, through {_restarts_text(s)}; last: {s.trouble.summary}"
-
-
-def _restarts_text(s: Situation) -> str:
-    barren = s.history.barren
-    return f"{barren} restart{'s' if barren != 1 else ''}"
-
-
-def _may_outwait(s: Situation) -> bool:
-    """Whether the cap is waited for: nobody set it for this, and the script did nothing wrong."""
-    return s.trouble.environment and not s.means.exact and bool(s.history.restarts)
 
 
 def _more(s: Situation) -> int:
@@ -358,14 +346,19 @@ def _restart(s: Situation) -> Weighed:
 
 
 def _nobody(s: Situation) -> str:
+    """Why the same nodes cannot just start again."""
     vacant = s.means.vacant
-    return f"{vacant} node rank{'s' if vacant > 1 else ''} without a node" if vacant else ""
+    if vacant:
+        return f"{vacant} node rank{'s' if vacant > 1 else ''} without a node"
+    return held_back.hopeless(s) if kept(s) else ""
 
 
 def _hope(s: Situation, wait_s: float) -> str:
     """Why the same once more may be enough."""
     trouble, history = s.trouble, s.history
     wait = f"; in {wait_s:.3g} s" if wait_s else ""
+    if kept(s):
+        return f"{held_back.text(s)}{wait}"
     if history.again:
         times = f"restart {history.barren + 1} of {s.means.max_restarts} for it"
         return f"the same error again, without progress: {times}{wait}"
@@ -531,6 +524,9 @@ def _stays_short(s: Situation) -> str:
 
 def _wait(s: Situation) -> Weighed:
     prices = s.prices
+    if kept(s) and not s.means.missing:
+        progress = "" if _nobody(s) else f"attempts with {s.trouble.node} make progress"
+        return held_back.weighed(s, _again_s(s), _first(_over(s), _asks_older(s), progress))
     none = "no more nodes are expected" if s.trouble.alone else ""
     overdue = _shrinkable(s) and prices.waited_s >= patience_s(s) - ROUNDING_S
     even = f"continuing with {s.means.left} nodes costs less than waiting"

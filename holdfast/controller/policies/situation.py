@@ -43,7 +43,8 @@ MEANINGS = {
     "produces wrong results or hangs only in a group; it is replaced.",
     Rung.ISOLATE: "A node that the verdict names repeatedly is replaced on suspicion; its machine "
     "remains available to other jobs.",
-    Rung.WAIT: "Ranks are without a node: wait for the nodes that were requested.",
+    Rung.WAIT: "Ranks are without a node: wait for the nodes that were requested. Or a node should "
+    "be replaced, and too many were within an hour: wait until it may be.",
     Rung.SHRINK: "Start with fewer nodes, where the job is elastic.",
     Rung.GROW: "Stop at the end of a step, and start with more nodes.",
     Rung.GIVE_UP: "The job ends, with an account of why no other step is sufficient.",
@@ -91,6 +92,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     slowed: bool = False  # steps of this attempt had become slower, and no rank is to blame
     nameless: int = 0  # hangs and corruptions within the window whose verdict names no node
     named: int = 0  # attempts in a row without progress whose verdict names this node
+    kept: int = 0  # restarts within an hour with a node that only a limit of removals kept
+    stays: bool = False  # one of them was with this node
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +109,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     older: int | None = None  # newest committed checkpoint before what was restored
     replace_after: int = replace.REPLACE_AFTER
     held: str = ""  # why no node is left for what it is blamed for: too many were just before
+    held_s: float = 0.0  # until that is over
     skips: int = 0  # batches that may yet be left out
     checks: bool = False  # machines may be checked while nothing trains
     repeats: bool = False  # groups of nodes may repeat a step, and can

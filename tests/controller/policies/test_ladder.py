@@ -53,7 +53,7 @@ SPARE = Means(spares=1, waiting=1, size=4, fewest=4, target=4)
 NONE = Means(size=4, fewest=4, target=4)
 GAP = Means(vacant=1, size=4, fewest=4, target=4)
 FILLED = Means(vacant=1, spares=1, waiting=1, size=4, fewest=4, target=4)
-HELD = Means(spares=1, waiting=1, size=4, fewest=4, target=4, held="4 removed")
+HELD = Means(spares=1, waiting=1, size=4, fewest=4, target=4, held="4 removed", held_s=900.0)
 CHECKED = Means(spares=1, waiting=1, size=4, fewest=4, target=4, checks=True)
 ELASTIC = Means(vacant=1, size=4, fewest=2, target=4)
 GROUPS = Means(spares=1, waiting=1, size=4, fewest=4, target=4, repeats=True)
@@ -92,11 +92,45 @@ TABLE = {
     "it is, and too many were left": Row(R.RESTART, "4 removed", GPU_LOST, ONCE, HELD),
     "second device fault, and too many were left": Row(R.RESTART, "4 removed", DEVICE, TWICE, HELD),
     "first device fault, and too many were left": Row(R.RESTART, "fault 1", DEVICE, ONCE, HELD),
+    "it is, too many were left, and attempts with it make no progress": Row(
+        R.WAIT,
+        "4 removed: b may be replaced in 900 s; further restarts with it do not count against "
+        "recovery.max_restarts; next attempt with it in 40 s",
+        GPU_LOST, History(faults=5, fruitless=4, kept=4, stays=True), HELD
+    ),
+    "and the cap is reached by then": Row(
+        R.WAIT, "next attempt with it in 300 s",
+        GPU_LOST, History(fruitless=9, kept=9, stays=True, restarts=20, barren=20), HELD
+    ),
+    "the cap is reached, and attempts with it make progress": Row(
+        R.RESTART, "4 removed: b may be replaced in 900 s; further restarts",
+        GPU_LOST, History(kept=1, stays=True, restarts=20), HELD
+    ),
+    "the cap is reached, and it has failed for the first time": Row(
+        R.GIVE_UP, "all of them used", GPU_LOST, History(kept=9, restarts=20), HELD
+    ),
+    "it may be left before the wait would end": Row(
+        R.WAIT, "b may be replaced in 7 s; further restarts with it do not count",
+        GPU_LOST, History(fruitless=9, kept=9, stays=True),
+        msgspec.structs.replace(HELD, held_s=7.0)
+    ),
+    "likewise, and there is an older checkpoint": Row(
+        R.WAIT, "4 removed", GPU_LOST, History(fruitless=4, kept=4, stays=True, restored=9),
+        msgspec.structs.replace(HELD, older=4)
+    ),
+    "likewise, and machines can be checked": Row(
+        R.WAIT, "4 removed", DEVICE, History(faults=2, fruitless=4, kept=4, stays=True),
+        msgspec.structs.replace(HELD, checks=True)
+    ),
+    "likewise, and no spare waits": Row(
+        R.GIVE_UP, "all of them used", GPU_LOST, History(kept=9, stays=True, restarts=20),
+        msgspec.structs.replace(HELD, spares=0)
+    ),
     "one node hangs again and again, and too many were left": Row(
-        R.RESTART, "", HANG, History(fruitless=3, named=3), HELD
+        R.WAIT, "4 removed", HANG, History(fruitless=3, named=3), HELD
     ),
     "an error only ever on one node, and too many were left": Row(
-        R.RESTART, "only ever on b", SCRIPT, History(recurs=MACHINES), HELD
+        R.RESTART, "4 removed", SCRIPT, History(recurs=MACHINES), HELD
     ),
     "it trains, its GPU is lost, and too many were left": Row(
         R.CARRY_ON, "4 removed", SICK, means=HELD
@@ -356,6 +390,8 @@ HISTORIES = st.builds(
     slowed=FLAG,
     named=COUNT,
     nameless=COUNT,
+    kept=COUNT,
+    stays=FLAG,
     recurs=st.sampled_from([None, CODES, MACHINES]),
 )
 
@@ -374,6 +410,7 @@ def means(draw: st.DrawFn) -> Means:
         older=draw(st.one_of(st.none(), COUNT)),
         replace_after=draw(st.integers(0, 3)),
         held=draw(st.sampled_from(["", "4 removed"])),
+        held_s=draw(TIME),
         stragglers=draw(FLAG),
         checks=draw(FLAG),
         repeats=draw(FLAG),
