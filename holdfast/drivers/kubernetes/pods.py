@@ -15,6 +15,7 @@ class _Meta(msgspec.Struct, rename="camel", frozen=True):
 
     name: str
     uid: str = ""
+    resource_version: str = ""
     labels: dict[str, str] = {}
     deletion_timestamp: str | None = None
 
@@ -80,6 +81,7 @@ class Status(msgspec.Struct, rename="camel", frozen=True):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
+    nominated_node_name: str = ""  # a machine where others make room for it
     conditions: list[Condition] = []
     container_statuses: list[Container] = []
     init_container_statuses: list[Container] = []
@@ -117,6 +119,12 @@ class Pod(msgspec.Struct, frozen=True):
         containers = self.status.init_container_statuses
         ended = (c.state.terminated or c.last_state.terminated for c in containers)
         return any(end is not None and end.exit_code != 0 for end in ended)
+
+    @property
+    def unbound(self) -> bool:
+        """Whether the scheduler may bring it to any machine still."""
+        held = any(c.reason == "SchedulingGated" for c in self.status.conditions)
+        return not (self.spec.node_name or self.leaving or self.ended or held)
 
     @property
     def leaving(self) -> bool:

@@ -50,6 +50,7 @@ class Roster:
         self._launchers: dict[str, Pod] = {}
         self._highest = -1  # number at the end of a pod's name
         self.shown: set[str] = set()  # UIDs of all pods that were ever seen
+        self.withdrawn: set[str] = set()  # UIDs of pods that we delete before they have a machine
         self._untold: set[str] = set()  # nodes that are gone, as the controller may not know yet
 
     def see(self, pod: Pod) -> list[Gone]:
@@ -65,10 +66,13 @@ class Roster:
         return self.lose(pod)
 
     def lose(self, pod: Pod) -> list[Gone]:
-        """A pod that is gone for good."""
+        """A pod that is gone for good. One that was withdrawn was no node that failed: another is
+        made in its place, at once."""
         self._launchers.pop(pod.uid, None)
         self.shown.add(pod.uid)
         if self.pods.pop(pod.uid, None) is None:
+            return []
+        if pod.uid in self.withdrawn and not pod.spec.node_name:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
         gone = [n for n in known if n not in self._state.lost]
