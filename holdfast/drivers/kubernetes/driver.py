@@ -294,7 +294,9 @@ class KubernetesDriver:
         """Agents have been told to leave; then the engine ends."""
         await self._departures.wait(ending.leave_s(self._request, outcome))
         await self._output.settle(self._roster.by_rank())
-        await ending.finish(self._cluster, self._request, outcome, self._roster.pods.values())
+        await ending.finish(
+            self._cluster, self._request, outcome, self._roster, self._record.publish
+        )
 
     # ── facts ──
 

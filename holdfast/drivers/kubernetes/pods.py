@@ -114,6 +114,13 @@ class Pod(msgspec.Struct, frozen=True):
         )
 
     @property
+    def outlived(self) -> bool:
+        """Whether its main container has ended well, and another one goes on: a sidecar, which does
+        not end by itself unless it is a native one."""
+        done = self.main.state.terminated if self.main is not None else None
+        return done is not None and done.exit_code == 0 and not (self.over or self.leaving)
+
+    @property
     def failed_at_start(self) -> bool:
         """Whether an init container has failed, and is to be started again."""
         containers = self.status.init_container_statuses

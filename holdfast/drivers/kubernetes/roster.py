@@ -154,8 +154,15 @@ class Roster:
 
     def running(self) -> set[str]:
         """What runs now and ends by itself with the job: nodes, and launchers."""
-        pods = [*self.pods.values(), *self._launchers.values()]
-        return {life(pod) for pod in pods if pod.running and not pod.ended and not pod.leaving}
+        runs = (pod for pod in self._every() if pod.running and not pod.ended and not pod.leaving)
+        return {life(pod) for pod in (*runs, *self.outlived())}
+
+    def outlived(self) -> list[Pod]:
+        """Pods that do not end although all is done there."""
+        return [pod for pod in self._every() if pod.outlived]
+
+    def _every(self) -> list[Pod]:
+        return [*self.pods.values(), *self._launchers.values()]
 
     def waiting_for(self, wanted: int, queue: str = "") -> str | None:
         """What the pods are waiting for, in one line."""
