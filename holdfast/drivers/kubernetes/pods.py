@@ -290,6 +290,20 @@ def ending(pod: Pod) -> str:
     return "its pod was deleted"
 
 
+def ended_before(pod: Pod, since: int) -> str:
+    """How its container ended that its kubelet had started `since` times again, for a person; ""
+    as far as that one runs on."""
+    main = pod.main
+    if main is None:
+        return ""
+    again = main.restart_count > since
+    waits = main.state.waiting is not None
+    done = main.last_state.terminated if again or waits else main.state.terminated
+    if done is None:
+        return "its container was started again" if again else ""
+    return f"its container {_exited(done)}{' and was started again' if again else ''}"
+
+
 def _exited(done: Terminated) -> str:
     odd = f" ({done.reason})" if done.reason not in ("", "Error", "Completed") else ""
     return f"exited with status {done.exit_code}{odd}"
