@@ -1,8 +1,10 @@
 """The operator: watches TrainingJobs, their records and what makes their pods, and reconciles.
 
 One of several copies works, the one that holds the Lease; it gives up when it sees that another
-has it, and goes on while the API is away. Watches only put keys into the queue. What goes wrong
-with one job, even a mistake of ours, makes that job wait and nobody else.
+has it, and goes on while the API is away. A copy that waits is ready as long as it can look at the
+Lease, so that a roll-out does not end with copies none of which could lead. Watches only put keys
+into the queue. What goes wrong with one job, even a mistake of ours, makes that job wait and nobody
+else.
 """
 
 import asyncio
@@ -79,14 +81,15 @@ class Operator:
         self._jobs: set[Key] = set()  # TrainingJobs that there are
         self._listed = asyncio.Event()
         self._leads = False
+        self.can_lead: Callable[[], bool] = lambda: False
         self._whole: dict[Key, float] = {}  # when all objects of a job were last looked after
         self._figures: dict[Key, float] = {}  # when these were last allowed to be written
         self._told = ""
 
     @property
     def ready(self) -> bool:
-        """Whether the TrainingJobs of the cluster are known, if it is our turn to know them."""
-        return self._listed.is_set() or not self._leads
+        """Whether the TrainingJobs of the cluster are known; or could be soon, were it our turn."""
+        return self._listed.is_set() if self._leads else self.can_lead()
 
     async def run(self) -> None:
         """Watch and reconcile for ever."""
@@ -228,6 +231,7 @@ def version_of(told: dict[str, str]) -> tuple[int, int]:
 async def operate(cluster: Cluster, operator: Operator, me: str) -> None:
     """Lead when it is our turn; returns when the lease is lost, after which others lead."""
     lease = Lease(cluster, LEASE, me, {MANAGED_BY: "holdfast"})
+    operator.can_lead = lambda: lease.is_in_sight
     await _acquired(lease)
     keeping = asyncio.create_task(lease.keep())
     working = asyncio.create_task(operator.run())
