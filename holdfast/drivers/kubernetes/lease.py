@@ -216,7 +216,8 @@ class Lease:
         """False if somebody was faster: the version makes it a compare-and-swap."""
         version = found["metadata"]["resourceVersion"]
         term = _term(found) + (_holder(found) != self._holder)
-        patch = {"metadata": {"resourceVersion": version}, "spec": self._wanted(holder, term)}
+        meta = {"resourceVersion": version, "labels": self._labels}
+        patch = {"metadata": meta, "spec": self._wanted(holder, term)}
         try:
             await self._cluster.patch(LEASES, self._name, patch)
         except ConflictError:
