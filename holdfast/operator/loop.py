@@ -1,8 +1,10 @@
 """The operator: watches TrainingJobs, their records and what makes their pods, and reconciles.
 
 One of several copies works, the one that holds the Lease; it gives up when it sees that another
-has it, and goes on while the API is away. Watches only put keys into the queue. What goes wrong
-with one job, even a mistake of ours, makes that job wait and nobody else.
+has it, and goes on while the API is away. A copy that waits is ready as long as it can look at the
+Lease, so that a roll-out does not end with copies none of which could lead. What another operator
+looks after is left to that one (`neighbours.py`). Watches only put keys into the queue. What goes
+wrong with one job, even a mistake of ours, makes that job wait and nobody else.
 """
 
 import asyncio
@@ -34,6 +36,7 @@ from holdfast.drivers.kubernetes.watch import follow
 from holdfast.operator.decide import WATCH_S
 from holdfast.operator.definition import TRAINING_JOBS
 from holdfast.operator.machine_care import MachineCare
+from holdfast.operator.neighbours import ALL, ONE, SCOPE, Neighbours
 from holdfast.operator.queue import Queue
 from holdfast.operator.reconcile import Key, reconcile
 from holdfast.operator.wanted import HOME
@@ -79,14 +82,22 @@ class Operator:
         self._jobs: set[Key] = set()  # TrainingJobs that there are
         self._listed = asyncio.Event()
         self._leads = False
+        self._neighbours = Neighbours(cluster, self._say)
+        self._machines.may_act = lambda: not self._neighbours.elder
+        self.can_lead: Callable[[], bool] = lambda: False
         self._whole: dict[Key, float] = {}  # when all objects of a job were last looked after
         self._figures: dict[Key, float] = {}  # when these were last allowed to be written
         self._told = ""
 
     @property
     def ready(self) -> bool:
-        """Whether the TrainingJobs of the cluster are known, if it is our turn to know them."""
-        return self._listed.is_set() or not self._leads
+        """Whether the TrainingJobs of the cluster are known; or could be soon, were it our turn."""
+        return self._listed.is_set() if self._leads else self.can_lead()
+
+    @property
+    def scope(self) -> str:
+        """What it watches, as a label."""
+        return ALL if self._namespace == EVERYWHERE else ONE
 
     async def run(self) -> None:
         """Watch and reconcile for ever."""
@@ -100,7 +111,8 @@ class Operator:
             *(self._work(version) for _ in range(WORKERS)),
         ]
         if self._namespace == EVERYWHERE:  # machines belong to the cluster
-            duties.append(self._machines.run())
+            await self._neighbours.look()
+            duties += [self._machines.run(), self._neighbours.run(self._on_neighbours)]
         tasks = [asyncio.create_task(duty) for duty in duties]
         try:
             await asyncio.gather(*tasks)
@@ -152,6 +164,10 @@ class Operator:
         if change.object.key in self._jobs:
             self._queue.add(change.object.key)
 
+    def _on_neighbours(self) -> None:
+        for key in self._jobs:
+            self._queue.add(key)
+
     # ── work ──
 
     async def _work(self, version: tuple[int, int]) -> None:
@@ -170,6 +186,8 @@ class Operator:
                 self._queue.done(key, after_s)
 
     async def _reconcile(self, key: Key, version: tuple[int, int]) -> float | None:
+        if not self._neighbours.acts_in(key[0]):
+            return None
         now = time.monotonic()
         whole = now - self._whole.get(key, -WATCH_S) >= WATCH_S
         figures = now - self._figures.get(key, -FIGURES_S) >= FIGURES_S
@@ -198,7 +216,8 @@ class Operator:
         while self._namespace == EVERYWHERE:
             await self._listed.wait()
             try:
-                await self._swept()
+                if not self._neighbours.elder:
+                    await self._swept()
             except DeniedError:
                 pass  # without deploy/rbac/cordon we have made none
             except ApiError as error:
@@ -227,7 +246,8 @@ def version_of(told: dict[str, str]) -> tuple[int, int]:
 
 async def operate(cluster: Cluster, operator: Operator, me: str) -> None:
     """Lead when it is our turn; returns when the lease is lost, after which others lead."""
-    lease = Lease(cluster, LEASE, me, {MANAGED_BY: "holdfast"})
+    lease = Lease(cluster, LEASE, me, {MANAGED_BY: "holdfast", SCOPE: operator.scope})
+    operator.can_lead = lambda: lease.is_in_sight
     await _acquired(lease)
     keeping = asyncio.create_task(lease.keep())
     working = asyncio.create_task(operator.run())

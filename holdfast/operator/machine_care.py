@@ -54,13 +54,14 @@ class MachineCare:
     def __init__(self, cluster: Cluster, image: str, say: Callable[[str], None]) -> None:
         self._cluster, self._image, self._say = cluster, image, say
         self._not_before: dict[str, float] = {}  # machine → time of the next try
+        self.may_act: Callable[[], bool] = lambda: True
 
     async def run(self) -> None:
         """For ever."""
         while True:
             busy = False
             try:
-                busy = await self.look(time.time())
+                busy = self.may_act() and await self.look(time.time())
             except DeniedError:
                 pass  # without deploy/rbac/cordon nobody has cordoned any
             except ApiError as error:

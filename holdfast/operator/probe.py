@@ -1,7 +1,7 @@
 """Answers the kubelet's probes: alive while the event loop turns, ready while `ready` says so.
 
-A copy that waits for the lease is ready too, since it has nothing to do: otherwise a Deployment
-would never finish its update.
+A copy that waits for the lease is ready too, as long as it could take it: otherwise a Deployment
+would never finish its update, or would finish it with copies that cannot work.
 """
 
 import asyncio

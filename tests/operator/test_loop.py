@@ -523,6 +523,28 @@ async def test_two_copies_do_not_work_at_once_and_the_second_takes_over(it: Site
     await it.until(lambda: it.marks().get("Running") == "True")
 
 
+def test_a_copy_that_waits_is_ready_while_it_could_take_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def live() -> None:
+        async with site() as it:
+            it.start("one")
+            await it.until(lambda: it.get(LEASES, "holdfast-operator"))
+            api = it.fake.api(account=ACCOUNT)
+            waits = Operator(api, EVERYWHERE)
+            assert not waits.ready
+            it.tasks.append(asyncio.create_task(operate(api, waits, "two")))
+            await it.until(lambda: waits.ready)
+            fault = it.fake.faults.add(Fault("get", "leases", code=500, times=1_000_000))
+            monkeypatch.setattr(lease, "DURATION_S", 0.5)
+            await it.until(lambda: not waits.ready)
+            fault.times = 0
+            monkeypatch.setattr(lease, "DURATION_S", 10.0)
+            await it.until(lambda: waits.ready)
+
+    asyncio.run(live())
+
+
 @on_site
 async def test_two_operators_that_both_believe_to_lead_make_one_job(it: Site) -> None:
     api = it.fake.api(account=ACCOUNT)

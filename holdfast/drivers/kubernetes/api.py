@@ -174,18 +174,20 @@ class Api:
         return await self._object(_Call("PATCH", path, STRICT, patch, MERGE))
 
     async def delete(
-        self, kind: Kind, name: str, *, uid: str | None = None, grace_s: int | None = None,
-        foreground: bool = False, namespace: str | None = None,
+        self, kind: Kind, name: str, *, uid: str | None = None, version: str | None = None,
+        grace_s: int | None = None, foreground: bool = False, namespace: str | None = None,
     ) -> None:  # fmt: skip
-        """Delete; one that is not there, or is another (by UID), is as good as deleted."""
-        options = {"propagationPolicy": "Foreground" if foreground else "Background"}
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", **options, **_only(uid, grace_s)}
+        """Delete; one that is not there, or is another (by UID), is as good as deleted. With
+        `version`, only what it was then: raises `ConflictError` if it was changed since."""
+        options: Body = {"propagationPolicy": "Foreground" if foreground else "Background"}
+        options |= _only(uid, grace_s, version)
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
         try:
             await self._send(_Call("DELETE", self._path(kind, namespace, name), {}, body))
         except NotFoundError:
             return
         except ConflictError:
-            if uid is None:
+            if uid is None or version is not None:
                 raise
 
     async def evict(self, pod: str, *, uid: str, grace_s: int | None = None) -> bool:
@@ -477,9 +479,11 @@ def _given(**query: str) -> dict[str, str]:
     return {key: value for key, value in query.items() if value}
 
 
-def _only(uid: str | None, grace_s: int | None) -> Body:
-    """Options of a deletion: of this object only, in so much time."""
-    found: Body = {} if uid is None else {"preconditions": {"uid": uid}}
+def _only(uid: str | None, grace_s: int | None, version: str | None = None) -> Body:
+    """Options of a deletion: of this object only, as it was at this version, in so much time."""
+    given = {"uid": uid, "resourceVersion": version}
+    only = {key: value for key, value in given.items() if value is not None}
+    found: Body = {"preconditions": only} if only else {}
     return found if grace_s is None else {**found, "gracePeriodSeconds": grace_s}
 
 

@@ -117,10 +117,11 @@ class Cluster(Protocol):
         """JSON merge patch of an object or of its subresource `part`."""
 
     async def delete(
-        self, kind: Kind, name: str, *, uid: str | None = None, grace_s: int | None = None,
-        foreground: bool = False, namespace: str | None = None,
+        self, kind: Kind, name: str, *, uid: str | None = None, version: str | None = None,
+        grace_s: int | None = None, foreground: bool = False, namespace: str | None = None,
     ) -> None:  # fmt: skip
-        """Delete; one that is not there, or is another (by UID), is as good as deleted."""
+        """Delete; one that is not there, or is another (by UID), is as good as deleted. With
+        `version`, only what it was then: raises `ConflictError` if it was changed since."""
 
     async def evict(self, pod: str, *, uid: str, grace_s: int | None = None) -> bool:
         """Evict by the Eviction API; False if a disruption budget forbids it now."""

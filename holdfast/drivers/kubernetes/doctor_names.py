@@ -16,6 +16,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.doctor import ClusterCheck, Patient
+from holdfast.drivers.kubernetes.jobset_priorities import impossible
 from holdfast.drivers.kubernetes.manifests.kueue import DOMAIN
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.spec import Job
@@ -41,6 +42,10 @@ async def names(patient: Patient) -> list[ClusterCheck]:
     named = [*_secrets(job), *_classes(job)]
     checks = [await _exists(patient, kind, name) for kind, name in dict.fromkeys(named)]
     checks += [await _claim(patient, name, many) for name, many in _claims(job).items()]
+    checks += [
+        ClusterCheck(PRIORITIES.kind, False, error.what, error.help)
+        for error in await impossible(patient.cluster, patient.request)
+    ]
     return [*checks, *await _queue(patient)]
 
 

@@ -294,7 +294,9 @@ class KubernetesDriver:
         """Agents have been told to leave; then the engine ends."""
         await self._departures.wait(ending.leave_s(self._request, outcome))
         await self._output.settle(self._roster.by_rank())
-        await ending.finish(self._cluster, self._request, outcome, self._roster.pods.values())
+        await ending.finish(
+            self._cluster, self._request, outcome, self._roster, self._record.publish
+        )
 
     # ── facts ──
 
@@ -306,6 +308,7 @@ class KubernetesDriver:
             self._save_output(pod)
         self._gone(self._roster.relist(pods))
         for pod in self._roster.pods.values():
+            self._restarted(pod)
             self._expect(pod)
         self._supply.listed()
 
@@ -315,6 +318,7 @@ class KubernetesDriver:
         else:
             self._save_output(change.object)
             self._gone(self._roster.see(change.object))
+            self._restarted(change.object)
             self._expect(change.object)
         self._supply.look()
         self._departures.changed()
@@ -322,6 +326,10 @@ class KubernetesDriver:
     def _gone(self, nodes: list[Gone]) -> None:
         for node, how, planned in nodes:
             self._shell.nodes.died(node, how, planned=planned)
+
+    def _restarted(self, pod: Pod) -> None:
+        """Its kubelet may have started its container again."""
+        self._gone(self._roster.restarts.ended(pod, lambda: self._shell.nodes.connected))
 
     def _save_output(self, pod: Pod) -> None:
         if pod.metadata.labels.get(ROLE, "node") in TRAINS and self._output.wants(pod):

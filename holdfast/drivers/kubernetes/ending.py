@@ -3,15 +3,19 @@
 After success the agents exit with 0 and every engine knows what that means. Otherwise the pods must
 not come back: an engine that can be suspended is, because its object then stays for people to look
 at; Volcano terminates its job by the exit status; pods of our own are simply not replaced.
+
+A sidecar that does not end keeps its pod running after success, too, and with it the machine. No
+engine does anything about that, and one would make anew a pod that is deleted: so it is suspended.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from holdfast.actions import Outcome
 from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster, Kind
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.spec.cluster import Engine, fatal_status
 
@@ -101,15 +105,41 @@ class Departures:
             say("some agents did not exit in time")
 
 
-async def finish(cluster: Cluster, request: Request, outcome: Outcome, pods: Iterable[Pod]) -> None:
-    """Make sure that the engine agrees that the job is over."""
-    kind, patch = main_object(request), suspension(request)
+async def finish(
+    cluster: Cluster,
+    request: Request,
+    outcome: Outcome,
+    roster: Roster,
+    recorded: Callable[[], Awaitable[bool]],
+) -> None:
+    """Make sure that the engine agrees that the job is over. Pods that did all they had to and run
+    on are removed, once the result is `recorded`."""
+    kind, patch, pods = main_object(request), suspension(request), list(roster.pods.values())
     left = request.engine == "rayjob" and any(not pod.leaving for pod in pods)  # it never ended
+    outlived = roster.outlived()
+    if outlived and await recorded():
+        say(_told(outlived, request, kind, suspended=patch is not None))
+        left = True
     if (left or outcome is not Outcome.SUCCEEDED) and kind is not None and patch is not None:
         await _patch(cluster, kind, request.name, patch)
     if kind is None:  # agents that did not leave
         for pod in [p for p in pods if not p.over]:
             await _delete(cluster, pod)
+
+
+def _told(pods: Sequence[Pod], request: Request, kind: Kind | None, *, suspended: bool) -> str:
+    """What keeps pods running, what is done about it, and what to do next time."""
+    statuses = pods[0].status.container_statuses
+    names = ", ".join(c.name for c in statuses if c.state.terminated is None)
+    more = f" and {len(pods) - 1} more pods" if len(pods) > 1 else ""
+    done = "the pod is deleted"
+    if kind is not None:
+        object_ = f"{kind.kind} {request.name}"
+        done = f"{object_} is suspended to remove it" if suspended else f"delete {object_}"
+    return (
+        f"container {names} of pod {pods[0].metadata.name}{more} runs although the training has "
+        f"ended: {done}. Make it a native sidecar: an init container with restartPolicy: Always"
+    )
 
 
 async def _patch(cluster: Cluster, kind: Kind, name: str, patch: Body) -> None:

@@ -64,13 +64,18 @@ class Lease:
         self.on_doubt: Callable[[], None] = _nothing
         self.on_sure: Callable[[], None] = _nothing
         self._seen, self._since, self._newest = "", 0.0, 0  # its last sign of life, its term
-        self._renewed_at = float("-inf")
+        self._renewed_at = self._looked_at = float("-inf")
         self._doubt: asyncio.TimerHandle | None = None
 
     @property
     def is_sure(self) -> bool:
         """Whether nobody else can have it now."""
         return _clock() - self._renewed_at < SURE_S
+
+    @property
+    def is_in_sight(self) -> bool:
+        """Whether we could take it soon after it is free: we could look at it lately."""
+        return _clock() - self._looked_at < DURATION_S
 
     # ── to get it ──
 
@@ -90,6 +95,7 @@ class Lease:
             if not error.transient:
                 raise
             return False
+        self._looked_at = began
         if taken:
             self._renewed(began)
         return taken
@@ -210,7 +216,8 @@ class Lease:
         """False if somebody was faster: the version makes it a compare-and-swap."""
         version = found["metadata"]["resourceVersion"]
         term = _term(found) + (_holder(found) != self._holder)
-        patch = {"metadata": {"resourceVersion": version}, "spec": self._wanted(holder, term)}
+        meta = {"resourceVersion": version, "labels": self._labels}
+        patch = {"metadata": meta, "spec": self._wanted(holder, term)}
         try:
             await self._cluster.patch(LEASES, self._name, patch)
         except ConflictError:

@@ -42,14 +42,15 @@ class LeasedCluster:
         return await self._cluster.patch(kind, name, patch, part=part, namespace=namespace)
 
     async def delete(
-        self, kind: Kind, name: str, *, uid: str | None = None, grace_s: int | None = None,
-        foreground: bool = False, namespace: str | None = None,
+        self, kind: Kind, name: str, *, uid: str | None = None, version: str | None = None,
+        grace_s: int | None = None, foreground: bool = False, namespace: str | None = None,
     ) -> None:  # fmt: skip
         """As of `Cluster`."""
         self._require_lease()
         await self._cluster.delete(
-            kind, name, uid=uid, grace_s=grace_s, foreground=foreground, namespace=namespace
-        )
+            kind, name, uid=uid, version=version, grace_s=grace_s, foreground=foreground,
+            namespace=namespace,
+        )  # fmt: skip
 
     async def evict(self, pod: str, *, uid: str, grace_s: int | None = None) -> bool:
         """As of `Cluster`."""

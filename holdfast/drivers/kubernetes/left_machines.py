@@ -11,7 +11,8 @@ because the controller may have run on a machine that goes.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 
 import msgspec
 
@@ -19,8 +20,9 @@ from holdfast.controller import State
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, NODES, Cluster, NotFoundError
 from holdfast.drivers.kubernetes.cordons import cordon
 from holdfast.drivers.kubernetes.machines import OUT_OF_SERVICE, Machine
-from holdfast.drivers.kubernetes.manifests.names import LEFT
+from holdfast.drivers.kubernetes.manifests.names import AVOIDS, LEFT
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.events import AnyEvent, HealthChanged, Severity
 
@@ -28,6 +30,7 @@ PER_HOUR, HOUR_S = 3, 3600.0
 SHARE = 0.1  # of the job's nodes within a day, at least one
 BLAMED_S = 86_400.0  # as long as a first cordon holds
 NOTICES = ("cloud-removal", "machine-leaving")
+MARK_CHARS = 16
 GOES_S = 3600.0  # notices come a quarter of an hour ahead at most; then it is gone, or back
 
 
@@ -61,6 +64,7 @@ class Machines:
         self._cordons: list[float] = []  # times, within a day
         self.changed = asyncio.Event()
         """Set when there is something to `save`."""
+        self.on_change: Callable[[], None] = lambda: None
 
     async def load(self) -> None:
         """What a controller before this one avoided. Raises `ApiError`."""
@@ -131,11 +135,15 @@ class Machines:
     def _leave(self, machine: str, for_s: float, *, goes: bool) -> None:
         was = self._seen.get(machine, ("", ""))
         self._left[machine] = LeftMachine(self._now() + for_s, goes, was)
-        self.changed.set()
+        self._changed()
 
     def _forget(self, machine: str) -> None:
         if self._left.pop(machine, None) is not None:
-            self.changed.set()
+            self._changed()
+
+    def _changed(self) -> None:
+        self.changed.set()
+        self.on_change()
 
     def _avoided(self) -> _List:
         now = self._now()
@@ -170,13 +178,28 @@ class Machines:
 
     def avoided(self, pod: Body) -> Body:
         """This pod, kept off the machines that were left: by their names, which their label
-        `kubernetes.io/hostname` need not have."""
+        `kubernetes.io/hostname` need not have. A label says which."""
         names = sorted(self._avoided())
         if not names:
             return pod
-        spec = dict(pod["spec"])
+        spec, meta = dict(pod["spec"]), dict(pod.get("metadata", {}))
         spec["affinity"] = _without(spec.get("affinity", {}), names)
-        return {**pod, "spec": spec}
+        meta["labels"] = {**meta.get("labels", {}), AVOIDS: _mark(names)}
+        return {**pod, "metadata": meta, "spec": spec}
+
+    def outdated(self, pods: Iterable[Pod]) -> list[Pod]:
+        """Those that have no machine yet and were kept off others than are left now: they may be
+        placed on one that goes, or wait for room that is there again. Where others make room for
+        a pod on a machine that stays, it would lose that."""
+        names = sorted(self._avoided())
+        wanted = _mark(names)
+        return [
+            pod
+            for pod in pods
+            if pod.unbound
+            and pod.metadata.labels.get(AVOIDS, "") != wanted
+            and pod.status.nominated_node_name in ("", *names)
+        ]
 
     def _over_budget(self) -> str | None:
         now = self._now()
@@ -190,6 +213,11 @@ class Machines:
         if len(self._cordons) >= most:
             return f"the limit of one job is {most} of {self._request.nodes} nodes within a day"
         return None
+
+
+def _mark(names: Sequence[str]) -> str:
+    """What the label says; empty for none."""
+    return sha256(" ".join(names).encode()).hexdigest()[:MARK_CHARS] if names else ""
 
 
 def _without(affinity: Body, machines: Sequence[str]) -> Body:

@@ -15,6 +15,7 @@ class _Meta(msgspec.Struct, rename="camel", frozen=True):
 
     name: str
     uid: str = ""
+    resource_version: str = ""
     labels: dict[str, str] = {}
     deletion_timestamp: str | None = None
 
@@ -80,6 +81,7 @@ class Status(msgspec.Struct, rename="camel", frozen=True):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
+    nominated_node_name: str = ""  # a machine where others make room for it
     conditions: list[Condition] = []
     container_statuses: list[Container] = []
     init_container_statuses: list[Container] = []
@@ -112,11 +114,24 @@ class Pod(msgspec.Struct, frozen=True):
         )
 
     @property
+    def outlived(self) -> bool:
+        """Whether its main container has ended well, and another one goes on: a sidecar, which does
+        not end by itself unless it is a native one."""
+        done = self.main.state.terminated if self.main is not None else None
+        return done is not None and done.exit_code == 0 and not (self.over or self.leaving)
+
+    @property
     def failed_at_start(self) -> bool:
         """Whether an init container has failed, and is to be started again."""
         containers = self.status.init_container_statuses
         ended = (c.state.terminated or c.last_state.terminated for c in containers)
         return any(end is not None and end.exit_code != 0 for end in ended)
+
+    @property
+    def unbound(self) -> bool:
+        """Whether the scheduler may bring it to any machine still."""
+        held = any(c.reason == "SchedulingGated" for c in self.status.conditions)
+        return not (self.spec.node_name or self.leaving or self.ended or held)
 
     @property
     def leaving(self) -> bool:
@@ -273,6 +288,20 @@ def ending(pod: Pod) -> str:
         if done is not None and done.exit_code:
             return f"its init container {container.name} {_exited(done)}"
     return "its pod was deleted"
+
+
+def ended_before(pod: Pod, since: int) -> str:
+    """How its container ended that its kubelet had started `since` times again, for a person; ""
+    as far as that one runs on."""
+    main = pod.main
+    if main is None:
+        return ""
+    again = main.restart_count > since
+    waits = main.state.waiting is not None
+    done = main.last_state.terminated if again or waits else main.state.terminated
+    if done is None:
+        return "its container was started again" if again else ""
+    return f"its container {_exited(done)}{' and was started again' if again else ''}"
 
 
 def _exited(done: Terminated) -> str:

@@ -97,6 +97,7 @@ class Record:
         self._sharded = False  # whether it is too large for the head
         self._left_out = 0  # of the oldest incidents, for which there is no room
         self._complain, self._denied = Complaint(), Complaint()
+        self._alone = asyncio.Lock()  # what is published goes there as a whole
 
     async def run(self) -> None:
         """Publish for ever."""
@@ -105,21 +106,24 @@ class Record:
 
     async def look(self) -> float:
         """Publish if there is something new; how long the look took that all else waits for."""
-        began = monotonic()
-        found = self._look()
-        looked_s = monotonic() - began
-        eventful = await asyncio.to_thread(_eventful, found, self._told)
-        await self._journal.look(eventful=eventful, at_once=_updated(found, self._told))
-        if eventful or self._due(monotonic()):
-            await self._tell(found)
-        return looked_s
+        async with self._alone:
+            began = monotonic()
+            found = self._look()
+            looked_s = monotonic() - began
+            eventful = await asyncio.to_thread(_eventful, found, self._told)
+            await self._journal.look(eventful=eventful, at_once=_updated(found, self._told))
+            if eventful or self._due(monotonic()):
+                await self._tell(found)
+            return looked_s
 
-    async def publish(self) -> None:
-        """All of it, now."""
-        self._pace = Pace()
-        found = self._look()
-        await self._journal.publish()
-        await self._tell(found)
+    async def publish(self) -> bool:
+        """All of it, now; whether the head is there."""
+        async with self._alone:
+            self._pace = Pace()
+            found = self._look()
+            await self._journal.publish()
+            await self._tell(found)
+            return self._told is found
 
     def _due(self, now: float) -> bool:
         return now - self._told_at >= STEADY_S or (self._owed and self._pace.ready(now))

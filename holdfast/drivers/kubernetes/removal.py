@@ -33,9 +33,10 @@ class Removal:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def remove(self, order: Fence) -> None:
-        """The pod of this node, unless a later life of it goes on there."""
+        """The pod of this node, unless a later life of it goes on there, or begins."""
         pod = self._roster.alone(order.node)
-        if pod is None:
+        begins = self._roster.restarts.goes_on(order.node) and not order.blamed
+        if pod is None or begins:
             return
         machine = pod.spec.node_name
         if order.blamed and machine:

@@ -3,15 +3,25 @@
 A node is one life of the agent in a pod: its id is the pod's UID, and `UID.2` after the container
 was started again in the same pod. The roster knows which nodes a pod that ended takes with it,
 which pods are on their way to becoming nodes, and how many are still to be made.
+
+Where an engine has containers started again in their pods, only the kubelet knows of it: no pod
+comes or goes. `Restarts` tells which nodes have ended by that, and how.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from holdfast.drivers.kubernetes.pods import Pod, ending, summary, taken, was_planned
-from holdfast.events import AnyEvent, NodeLeft
+from holdfast.drivers.kubernetes.pods import (
+    Pod,
+    ended_before,
+    ending,
+    summary,
+    taken,
+    was_planned,
+)
+from holdfast.events import AnyEvent, NodeJoined, NodeLeft, NodeLost, NodeLostReason
 
 if TYPE_CHECKING:
     from holdfast.controller.state import State
@@ -40,6 +50,56 @@ def life(pod: Pod) -> str:
     return pod.uid if pod.restarts == 0 else f"{pod.uid}.{pod.restarts + 1}"
 
 
+class Restarts:
+    """How often the kubelets had started the containers of nodes again when these joined.
+
+    An agent counts its own starts: a container that ends before that is a start of the kubelet's
+    only. So their counts are never compared, but the kubelet's with what it was."""
+
+    def __init__(self, state: "State", pods: Mapping[str, Pod]) -> None:
+        self._state, self._pods = state, pods
+        self._since: dict[str, int] = {}  # by node
+        self._seen: dict[str, int] = {}  # by UID
+
+    def joined(self, node: str) -> None:
+        """It is in the container that runs now."""
+        pod = self._pods.get(uid_of(node))
+        self._since[node] = pod.restarts if pod is not None else 0
+
+    def ended(self, pod: Pod, connected: Callable[[], Collection[str]]) -> list[Gone]:
+        """Nodes of a pod as it is now whose container has ended. One that is connected has joined
+        before the API has told of the start of its container; of those of a former controller it is
+        not known in which one they are."""
+        before = self._seen.get(pod.uid)
+        self._seen[pod.uid] = pod.restarts
+        if pod.restarts == (before or 0):
+            return []
+        here = [n for n in self._state.nodes if uid_of(n) == pod.uid]
+        alive = here if before is None else connected()
+        gone = [n for n in here if n not in alive and pod.restarts > self._count(n)]
+        told = [Gone(n, ended_before(pod, self._count(n))) for n in gone]
+        self._since |= {n: pod.restarts for n in here if n not in gone}
+        return told
+
+    def goes_on(self, node: str) -> bool:
+        """Whether another container runs in its pod now."""
+        pod = self._pods.get(uid_of(node))
+        return pod is not None and pod.running and pod.restarts > self._count(node)
+
+    def told(self, lost: NodeLost) -> NodeLost:
+        """What ended a node that is silent, as far as its kubelet knows."""
+        pod = self._pods.get(uid_of(lost.node))
+        if pod is None or lost.reason is not NodeLostReason.SILENT:
+            return lost
+        how = ended_before(pod, self._count(lost.node))
+        return msgspec.structs.replace(lost, detail=f"{how} ({lost.detail})") if how else lost
+
+    def _count(self, node: str) -> int:
+        """One that never joined is named after its kubelet's count."""
+        number = node.partition(".")[2]
+        return self._since.get(node, int(number) - 1 if number else 0)
+
+
 class Roster:
     """Every pod of the job that was seen and has not gone. Only those that can train count as
     nodes; a launcher is remembered apart."""
@@ -49,7 +109,9 @@ class Roster:
         self.pods: dict[str, Pod] = {}  # by UID
         self._launchers: dict[str, Pod] = {}
         self._highest = -1  # number at the end of a pod's name
+        self.restarts = Restarts(state, self.pods)
         self.shown: set[str] = set()  # UIDs of all pods that were ever seen
+        self.withdrawn: set[str] = set()  # UIDs of pods that we delete before they have a machine
         self._untold: set[str] = set()  # nodes that are gone, as the controller may not know yet
 
     def see(self, pod: Pod) -> list[Gone]:
@@ -65,10 +127,13 @@ class Roster:
         return self.lose(pod)
 
     def lose(self, pod: Pod) -> list[Gone]:
-        """A pod that is gone for good."""
+        """A pod that is gone for good. One that was withdrawn was no node that failed: another is
+        made in its place, at once."""
         self._launchers.pop(pod.uid, None)
         self.shown.add(pod.uid)
         if self.pods.pop(pod.uid, None) is None:
+            return []
+        if pod.uid in self.withdrawn and not pod.spec.node_name:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
         gone = [n for n in known if n not in self._state.lost]
@@ -77,7 +142,11 @@ class Roster:
 
     def explained(self, event: AnyEvent) -> AnyEvent:
         """What an agent tells that leaves, with who takes its pod: it knows only that it is to go,
-        and the API has told us before it has ended."""
+        and the API has told us before it has ended. And what ended one that tells nothing."""
+        if isinstance(event, NodeJoined):
+            self.restarts.joined(event.node)
+        if isinstance(event, NodeLost):
+            return self.restarts.told(event)
         if not isinstance(event, NodeLeft) or event.detail:
             return event
         pod = self.pods.get(uid_of(event.node))
@@ -150,8 +219,15 @@ class Roster:
 
     def running(self) -> set[str]:
         """What runs now and ends by itself with the job: nodes, and launchers."""
-        pods = [*self.pods.values(), *self._launchers.values()]
-        return {life(pod) for pod in pods if pod.running and not pod.ended and not pod.leaving}
+        runs = (pod for pod in self._every() if pod.running and not pod.ended and not pod.leaving)
+        return {life(pod) for pod in (*runs, *self.outlived())}
+
+    def outlived(self) -> list[Pod]:
+        """Pods that do not end although all is done there."""
+        return [pod for pod in self._every() if pod.outlived]
+
+    def _every(self) -> list[Pod]:
+        return [*self.pods.values(), *self._launchers.values()]
 
     def waiting_for(self, wanted: int, queue: str = "") -> str | None:
         """What the pods are waiting for, in one line."""

@@ -28,6 +28,7 @@ from holdfast.drivers.kubernetes.cluster import (
     kind_of,
 )
 from holdfast.drivers.kubernetes.ending import main_object
+from holdfast.drivers.kubernetes.jobset_priorities import impossible
 from holdfast.drivers.kubernetes.kept_logs import logs_name
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, SCALE, STOP, UPDATE
@@ -84,6 +85,7 @@ async def submit(
     in messages; `told` hears of each object. Raises `Error`; then nothing new is left.
     """
     bodies = wanted(request)
+    await _require_priorities(cluster, request)
     await make_room(cluster, request, replace=replace, words=words)
     await _asked(_none_of_others(cluster, bodies, request.name), request, words)
     try:
@@ -94,6 +96,11 @@ async def submit(
                 await withdraw(cluster, request.name)
         raise
     return bodies
+
+
+async def _require_priorities(cluster: Cluster, request: Request) -> None:
+    for error in await impossible(cluster, request):
+        raise error
 
 
 async def make_room(cluster: Cluster, request: Request, *, replace: bool, words: str) -> None:
@@ -136,7 +143,9 @@ def _belonging(body: Body, request: Request, owner: Body | None) -> Body:
 
 
 async def rehearse(cluster: Cluster, request: Request) -> list[RehearsedObject]:
-    """What the server would do with every object; nothing is made."""
+    """What the server would do with every object; nothing is made. Raises `Error` for a job that
+    the server would accept, and whose pods it would not."""
+    await _require_priorities(cluster, request)
     owner = await _owner_there(cluster, request)
     return [await _trial(cluster, _belonging(body, request, owner)) for body in wanted(request)]
 

@@ -3,6 +3,10 @@
 How many there should be is looked at anew before each pod that is made. A pod that was made counts
 at once, before the watch shows it, so that a slow watch makes no pods; and whatever is asked for,
 there are never more of them than the job wants beside those that are being deleted.
+
+Where a pod may be placed is fixed when it is made. So one that still waits when a machine is
+announced to go, or is free again, is deleted and made anew; the API server refuses that for a pod
+that was bound, or changed in any way, since it was seen.
 """
 
 import asyncio
@@ -13,6 +17,7 @@ from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
     Cluster,
+    ConflictError,
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.images import (
@@ -24,6 +29,7 @@ from holdfast.drivers.kubernetes.images import (
 )
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
+from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.origin import origin, owned
@@ -71,6 +77,7 @@ class Supply:
         self._unsure: set[str] = set()  # those of them that may be gone again
         self.trouble: str | None = None  # why none can be made
         self.images = ImageRollout(state, roster)
+        machines.on_change = self.look
 
     def look(self) -> None:
         """Pods may have to be made."""
@@ -86,6 +93,7 @@ class Supply:
         await whenever(self._look, self._supply, self._refused)
 
     async def _supply(self) -> None:
+        await self.withdraw_outdated()
         await self.make_missing()
         self.trouble = self._held_back()
         if self.images.ever and not self._state.ended:
@@ -94,6 +102,24 @@ class Supply:
     def _refused(self, error: ApiError) -> None:
         self.trouble = f"the cluster to accept its pods: {error.message}"
         say(f"cannot create a pod: {error}")
+
+    async def withdraw_outdated(self) -> None:
+        """Delete pods that wait and may be placed where they should not. Kueue counts those of a
+        group as it has admitted them, and holds one that is deleted until another has come."""
+        if self._state.ended or queue_of(self._request.job):
+            return
+        for pod in self._machines.outdated(self._roster.pods.values()):
+            name, version = pod.metadata.name, pod.metadata.resource_version
+            self._roster.withdrawn.add(pod.uid)
+            try:
+                await self._cluster.delete(PODS, name, uid=pod.uid, version=version)
+            except ConflictError:
+                continue  # the watch will show what is new: most often, that it has a machine
+            except ApiError as error:
+                say(f"pod {name} waits, and cannot be replaced by one with other affinity: {error}")
+                asyncio.get_running_loop().call_later(LOOK_S, self._look.set)
+                return
+            say(f"pod {name} waited for a machine: it is replaced, because of machines that go")
 
     async def make_missing(self) -> None:
         """None are made for a job whose ConfigMap is gone: they would be collected at once."""

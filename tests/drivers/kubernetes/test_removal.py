@@ -88,3 +88,27 @@ def test_a_pod_that_goes_is_neither_asked_again_nor_forced_where_something_may_r
         return world.asked
 
     assert asyncio.run(story()) == ["evict"]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "state", "blamed", "stays"),
+    [
+        (1, None, False, True),
+        (1, None, True, False),
+        (1, {"waiting": {"reason": "CrashLoopBackOff"}}, False, False),
+        (0, None, False, False),
+    ],
+)
+def test_a_pod_in_which_the_next_agent_begins_stays_unless_its_machine_is_to_blame(
+    restarts: int, state: dict[str, object] | None, *, blamed: bool, stays: bool
+) -> None:
+    async def story() -> None:
+        world = PodWorld(True, fenced=True)
+        world.roster.restarts.joined("uid-run-0")
+        world.roster.see(pod(restarts=restarts, state=state))
+        world.removal.keep = Mock(side_effect=lambda work: work.close())  # type: ignore[method-assign]
+        world.removal._machines.leave = AsyncMock()  # type: ignore[method-assign]
+        world.removal.remove(Fence(node="uid-run-0", reason="r", blamed=blamed))
+        assert (world.removal.keep.call_count == 0) == stays
+
+    asyncio.run(story())

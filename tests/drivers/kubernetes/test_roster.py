@@ -1,13 +1,16 @@
 """Which pods are nodes, which have gone, and how many are still to be made."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller import Limits
 from holdfast.controller.state import Node, State
+from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life, uid_of
-from holdfast.events import NodeLeft, NodeReady, Store
-from tests.drivers.kubernetes.seen import condition, ended, pod
+from holdfast.events import NodeJoined, NodeLeft, NodeLost, NodeLostReason, NodeReady, Store
+from tests.drivers.kubernetes.seen import RUNS, condition, ended, pod
 
 STORE = Store(host="h", port=1, hosted=True)
 
@@ -47,6 +50,91 @@ def test_an_agent_that_leaves_is_told_of_with_who_takes_its_pod() -> None:
     others = (NodeLeft(node="uid-c"), NodeLeft(node="gone"), NodeReady(node="uid-a", store=STORE))
     for event in others:
         assert roster.explained(event) == event
+
+
+OOM = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+AGAIN = "its container exited with status 137 (OOMKilled) and was started again"
+
+
+def again(restarts: int = 1, state: dict[str, Any] | None = None, proxy: int = 0) -> Pod:
+    """A pod whose container its kubelet has started again."""
+    main = {"name": "main", "state": state or RUNS, "lastState": OOM, "restartCount": restarts}
+    other = {"name": "proxy", "state": RUNS, "lastState": OOM, "restartCount": proxy}
+    return pod("a", containerStatuses=[main, other])
+
+
+class Restarting:
+    """The roster of a job whose one node has joined, unless it never did."""
+
+    def __init__(self, *, restarts: int = 0, joins: bool = True, known: bool = True) -> None:
+        self.state = state("uid-a") if joins else state(asked=1)
+        self.roster = Roster(self.state)
+        self.connected: list[str] = []
+        assert self.sees(pod("a", restarts=restarts)) == []
+        if joins and known:
+            self.joins()
+
+    def joins(self) -> None:
+        event = NodeJoined(node="uid-a", name="a", address="", workers=1)
+        assert self.roster.explained(event) == event
+        self.connected = ["uid-a"]
+
+    def sees(self, pod: Pod) -> list[Gone]:
+        return [*self.roster.see(pod), *self.roster.restarts.ended(pod, lambda: self.connected)]
+
+    def silent(self, node: str = "uid-a", reason: str = "silent") -> str:
+        lost = NodeLost(node=node, reason=NodeLostReason(reason), detail="no heartbeat")
+        told = self.roster.explained(lost)
+        assert isinstance(told, NodeLost)
+        return told.detail
+
+
+def test_a_node_whose_container_the_kubelet_starts_again_is_gone_once_and_it_is_known_how() -> None:
+    for before in (0, 3):
+        job = Restarting(restarts=before)
+        job.connected = []
+        assert job.sees(again(before + 1)) == [Gone("uid-a", AGAIN)]
+        assert job.sees(again(before + 1)) == []
+        job.state.nodes["uid-a.2"] = job.state.nodes.pop("uid-a")
+        job.state.lost["uid-a"] = AGAIN
+        job.roster.restarts.joined("uid-a.2")
+        assert job.sees(again(before + 2)) == [Gone("uid-a.2", AGAIN)]
+
+
+def test_a_node_that_lives_is_not_taken_for_one_whose_container_was_started_again() -> None:
+    job = Restarting()
+    assert job.sees(again(0, proxy=4)) == [], "that was a sidecar"
+    assert job.sees(again()) == [], "it is connected, so it joined from the new container"
+    job.connected = []
+    assert job.sees(again()) == [] and job.silent() == "no heartbeat"
+    assert not job.roster.restarts.goes_on("uid-a")
+    late = Restarting(joins=False)
+    assert late.sees(again()) == []
+    late.joins()
+    assert late.silent() == "no heartbeat", "its agent has started once, its container twice"
+    fresh = Restarting()
+    fresh.roster.see(again())
+    fresh.joins()
+    fresh.connected = []
+    assert fresh.sees(again()) == [], "it has joined from that one"
+
+
+def test_what_was_before_a_controller_began_says_nothing_of_nodes_it_took_over() -> None:
+    job = Restarting(restarts=2, known=False)
+    assert job.sees(again(2)) == [] and job.silent() == "no heartbeat"
+    assert job.sees(again(3)) == [Gone("uid-a", AGAIN)]
+
+
+def test_what_the_kubelet_knows_of_a_node_that_is_silent_is_told_with_it() -> None:
+    job = Restarting(joins=False)
+    waits = {"waiting": {"reason": "CrashLoopBackOff"}}
+    assert job.sees(again(0, waits)) == []
+    assert job.silent() == "its container exited with status 137 (OOMKilled) (no heartbeat)"
+    assert job.sees(again(1)) == [], "nobody has joined from it"
+    assert job.silent() == f"{AGAIN} (no heartbeat)"
+    assert job.silent("uid-a.2") == "no heartbeat", "that one runs"
+    assert job.silent(reason="process") == "no heartbeat", "somebody knew already"
+    assert job.silent("gone") == "no heartbeat"
 
 
 def test_a_pod_that_never_became_a_node_is_told_of_too() -> None:

@@ -9,6 +9,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 DOMAIN = "holdfast.dev"
 JOB = f"{DOMAIN}/job"
 IMAGE = f"{DOMAIN}/image"  # which image a pod was made with, if an update has changed it
+AVOIDS = f"{DOMAIN}/avoids"  # which machines a pod was kept off when it was made, if any
 ROLE = f"{DOMAIN}/role"  # node · spare · launcher · submitter · controller · chief · ps · evaluator
 STOP = f"{DOMAIN}/stop"  # annotation on the job's ConfigMap, a wish: now, gently
 SCALE = f"{DOMAIN}/scale"  # likewise: how many nodes are to train

@@ -17,7 +17,10 @@ def evict(store: Store, namespace: str, name: str, eviction: Body) -> Body:
     """Delete a pod politely. Raises `RefusalError`: 404, 409 for another UID, 429 for a budget."""
     pod = store.get(PODS, namespace, name)
     options = eviction.get("deleteOptions") or {}
-    uid = (options.get("preconditions") or {}).get("uid")
+    only = options.get("preconditions") or {}
+    uid, version = only.get("uid"), only.get("resourceVersion")
+    if version not in (None, pod["metadata"]["resourceVersion"]):
+        raise RefusalError(409, f"the ResourceVersion in the precondition ({version}) is another")
     if uid not in (None, pod["metadata"]["uid"]):
         raise RefusalError(409, f"Precondition failed: UID in precondition: {uid}")
     ended = pod["status"].get("phase") in ("Succeeded", "Failed")

@@ -87,10 +87,10 @@ def _priority(pod: Body) -> int:
 
 def _preempt(store: Store, pod: Body) -> None:
     """Take away as few pods of lower priority as make room for this one, if that is possible; it is
-    placed once they are gone."""
+    placed once they are gone, and nominated till then."""
     if pod["spec"].get("preemptionPolicy") == "Never":
         return
-    found: list[tuple[int, list[Body]]] = []
+    found: list[tuple[int, list[Body], str]] = []
     for machine in store.all(NODES):
         name = machine["metadata"]["name"]
         there = [p for p in store.all(PODS) if p["spec"].get("nodeName") == name and _unfinished(p)]
@@ -98,13 +98,23 @@ def _preempt(store: Store, pod: Body) -> None:
         for count in range(1, len(lower) + 1):
             victims = lower[:count]
             if _misfit(pod, machine, [p for p in there if p not in victims]) is None:
-                found.append((count, victims))
+                found.append((count, victims, name))
                 break
-    for victim in min(found, key=lambda one: one[0], default=(0, []))[1]:
+    _, victims, place = min(found, key=lambda one: one[0], default=(0, [], ""))
+    if place:
+        _nominate(store, pod, place)
+    for victim in victims:
         meta = victim["metadata"]
         if "deletionTimestamp" not in meta:
             disrupt(store, victim, "PreemptionByScheduler", "preempting to accommodate a pod")
             store.delete(PODS, meta["namespace"], meta["name"])
+
+
+def _nominate(store: Store, pod: Body, machine: str) -> None:
+    def edit(body: Body) -> None:
+        body["status"]["nominatedNodeName"] = machine
+
+    store.change(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"], edit)
 
 
 def _misfit(pod: Body, machine: Body, there: list[Body]) -> str | None:

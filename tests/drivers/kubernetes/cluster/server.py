@@ -351,11 +351,13 @@ class ApiServer:
         options = _parsed(request) if request.body else {}
         wanted = {**options, **request.query}
         grace = wanted.get("gracePeriodSeconds")
+        only = options.get("preconditions") or {}
         return self.store.delete(
             route.kind,
             route.namespace,
             route.name,
-            uid=(options.get("preconditions") or {}).get("uid"),
+            uid=only.get("uid"),
+            version=only.get("resourceVersion"),
             grace_s=None if grace is None else int(grace),
             policy=wanted.get("propagationPolicy", "Background"),
             dry=_dry(request) or bool(options.get("dryRun")),

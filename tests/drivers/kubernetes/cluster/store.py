@@ -137,13 +137,23 @@ class Store:
 
     def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None,
-        grace_s: int | None = None, policy: str = "Background", dry: bool = False,
+        version: str | None = None, grace_s: int | None = None, policy: str = "Background",
+        dry: bool = False,
     ) -> Body:  # fmt: skip
-        """Delete, or begin to. Raises `RefusalError`, 409 if it has another UID."""
+        """Delete, or begin to. Raises `RefusalError`, 409 if it has another UID or version."""
         old = self.get(kind, namespace, name)
         actual = old["metadata"]["uid"]
         if uid is not None and uid != actual:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
+            raise RefusalError(
+                409, f'Operation cannot be fulfilled on {kind.plural} "{name}": {why}'
+            )
+        now = old["metadata"]["resourceVersion"]
+        if version not in (None, now):
+            why = (
+                f"the ResourceVersion in the precondition ({version}) does not match the "
+                f"ResourceVersion in record ({now}). The object might have been modified"
+            )
             raise RefusalError(
                 409, f'Operation cannot be fulfilled on {kind.plural} "{name}": {why}'
             )
