@@ -297,3 +297,49 @@ def test_no_gpu_in_an_attempt_that_trains_or_a_version_on_trial_is_the_scripts()
     world = updated()
     assert only(without_gpu(world, 1), StartAttempt).version == FIRST
     assert world.state.incidents[-1].cause == "worker-exception"
+
+
+# ── what was there when the job trained ──
+
+
+NOT_FOUND = WorkerError(
+    type="FileNotFoundError", message="Unable to find 'https://data.example/0.jsonl'", line=3
+)
+EXPIRED = WorkerError(
+    type="OSError", message="[Errno 22] Bad Request", file="train.py", line=9,
+    traceback=(
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/.venv/lib/python3.11/site-packages/aiobotocore/client.py", line 9, in x\n'
+        "botocore.exceptions.ClientError: An error occurred (400) when calling the HeadObject "
+        "operation: Bad Request\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/train.py", line 9, in <module>\n'
+        "OSError: [Errno 22] Bad Request\n"
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [NOT_FOUND, EXPIRED])
+def test_what_the_job_has_read_before_is_waited_for(error: WorkerError) -> None:
+    world = restarted()
+    for _ in range(3):
+        assert only(fails(world, error, 1, step=None), StartAttempt)
+        assert world.state.incidents[-1].cause == "environment"
+
+
+@pytest.mark.parametrize("error", [NOT_FOUND, EXPIRED])
+def test_what_it_has_never_read_is_not(error: WorkerError) -> None:
+    world = World()
+    world.submit()
+    assert only(fails(world, error, 1, step=None), StartAttempt)
+    assert only(fails(world, error, 1, step=None), EndJob).outcome is Outcome.FAILED
+
+
+def test_in_an_attempt_that_trains_a_token_may_expire_but_no_file_is_excused() -> None:
+    for error, cause in ((EXPIRED, "environment"), (NOT_FOUND, "worker-exception")):
+        world = running()
+        world.tell(world.exited("b", 1, error=error, progress=Progress(step=12)))
+        order = only(world.all_stopped(), Diagnose)
+        (verdict,) = Bridge(world.state, 5.0, world.now).carry_out(order, world.now)[1]
+        assert isinstance(verdict, Diagnosed) and verdict.cause == cause
