@@ -74,6 +74,16 @@ PORTS: dict[str, tuple[float, float]] = {
 """The same, in worlds with these seeds, most of which check machines."""
 PORT_SEEDS = range(2_000_000, 3_000_000)
 PORTS_CHECKED = 0.8
+SUCCESSIONS: dict[str, tuple[float, float]] = {
+    "worker_kills": (40, 200),  # as above: there are many attempts
+    "machine_losses": (10, 40),  # with the one on which the controller is
+    "controller_crashes": (10, 60),
+    "controller_isolations": (5, 20),
+}
+"""The same, in worlds with these seeds, which are clusters: one controller follows the other, and
+few orders are old when that happens."""
+SUCCESSION_SHARES = {"crash_midway": (0.1, 0.5)}
+SUCCESSION_SEEDS = range(3_000_000, 4_000_000)
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
 """Drawn by dice of their own, so that a world without them is the one it was before they came."""
 LINKS = {
@@ -220,7 +230,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     slowness, flips = Random(f"hardship of slowness {seed}"), Random(f"hardship of flips {seed}")
     stragglers = _some(slowness, STRAGGLERS)
     told = slowness.choice(("tell", "replace")) if stragglers else "off"
-    cluster = lease.random() < CLUSTERS
+    cluster = lease.random() < CLUSTERS or seed in SUCCESSION_SEEDS
     batches = Random(f"hardship of batches {seed}")
     poisoned = batches.random() < POISONED
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
@@ -278,7 +288,9 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )
-    return _with_slow_ports(_checked(world, Random(f"hardship of checks {seed}")))
+    return _with_successions(
+        _with_slow_ports(_checked(world, Random(f"hardship of checks {seed}")))
+    )
 
 
 def _limits(
@@ -332,6 +344,16 @@ def _with_slow_ports(world: Hardship) -> Hardship:
     if dice.random() < PORTS_CHECKED:
         limits = msgspec.structs.replace(limits, checks="spares")
     return msgspec.structs.replace(world, limits=limits, rates=world.rates | found)
+
+
+def _with_successions(world: Hardship) -> Hardship:
+    if world.seed not in SUCCESSION_SEEDS:
+        return world
+    dice = Random(f"hardship of successions {world.seed}")
+    found = {kind: _between(dice, *bounds) for kind, bounds in SUCCESSIONS.items()}
+    shares = {kind: _between(dice, *bounds) for kind, bounds in SUCCESSION_SHARES.items()}
+    rates, shares = world.rates | found, world.shares | shares
+    return msgspec.structs.replace(world, rates=rates, shares=shares)
 
 
 def _in_replicas(limits: Limits, dice: Random, skips: int) -> Limits:
