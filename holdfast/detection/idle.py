@@ -5,7 +5,7 @@ processes that begin and end (`agent/idleness.py`). A script may well do nothing
 this only has the workers looked at and told of, and what is seen there decides
 (`diagnosis/idle.py`): nothing is ended but what cannot go on, or what the job file says may not
 take so long. How long a script is idle by itself is learned from it, in all of its attempts: nobody
-is looked at within 1.5 times the longest such time so far, or `hang_timeout_s` if that is less, and
+is looked at within 1.5 times the longest such time so far, or two thirds of `hang_timeout_s`, and
 nobody is taken for hung within 1.5 times the longest time at the place where it stands. So a sleep
 of an hour that is meant says nothing of a lock elsewhere; where it stood while it was idle is known
 from looks, and of what none has seen it may have been any place. What may take as long as it likes
@@ -131,7 +131,9 @@ class IdleWatch:
         return IdleFor(all_s, max(known, default=0.0))
 
     def _look_s(self, now: float) -> float:
-        return min(max(LOOK_S, PAUSES * self._spells.longest_s), self._limit_s(now))
+        """Early enough that what is not looked at would extend no limit."""
+        latest_s = max(self._limit_s(now) / PAUSES, self._meant_s)
+        return min(max(LOOK_S, PAUSES * self._spells.longest_s), latest_s)
 
     def is_due(self, now: float, exited: Set[int] = frozenset()) -> bool:
         """Whether ranks are to be looked at; again and again while they are idle. `exited` are

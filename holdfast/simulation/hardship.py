@@ -288,9 +288,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )
-    return _with_successions(
-        _with_slow_ports(_checked(world, Random(f"hardship of checks {seed}")))
-    )
+    return _as_its_seed_asks(_checked(world, Random(f"hardship of checks {seed}")))
 
 
 def _limits(
@@ -336,9 +334,13 @@ def _checked(world: Hardship, dice: Random) -> Hardship:
     return msgspec.structs.replace(world, rates=world.rates | found)
 
 
+def _as_its_seed_asks(world: Hardship) -> Hardship:
+    if world.seed in PORT_SEEDS:
+        return _with_slow_ports(world)
+    return _with_successions(world) if world.seed in SUCCESSION_SEEDS else world
+
+
 def _with_slow_ports(world: Hardship) -> Hardship:
-    if world.seed not in PORT_SEEDS:
-        return world
     dice, limits = Random(f"hardship of ports {world.seed}"), world.limits
     found = {kind: _between(dice, *bounds) for kind, bounds in PORTS.items()}
     if dice.random() < PORTS_CHECKED:
@@ -347,8 +349,6 @@ def _with_slow_ports(world: Hardship) -> Hardship:
 
 
 def _with_successions(world: Hardship) -> Hardship:
-    if world.seed not in SUCCESSION_SEEDS:
-        return world
     dice = Random(f"hardship of successions {world.seed}")
     found = {kind: _between(dice, *bounds) for kind, bounds in SUCCESSIONS.items()}
     shares = {kind: _between(dice, *bounds) for kind, bounds in SUCCESSION_SHARES.items()}

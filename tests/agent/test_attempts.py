@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -288,6 +288,26 @@ async def test_who_was_killed_is_told_of_once_before_the_kernel_is_done_with_it(
     assert facts(parts, WorkerExited) == [told]
     for process in gone:
         process.wait()
+
+
+@looped
+async def test_who_ends_with_its_forkserver_is_told_of_once_it_is_known_how_that_has_ended() -> (
+    None
+):
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    assert attempts.newest is not None
+    gone = one_that_was_killed()
+    (worker,) = attempts.newest.workers.values()
+    worker.pid, parts.processes.forkserver = gone.pid, None
+    attempts.look_for_ends()
+    assert not facts(parts, WorkerExited)
+    cast("Any", worker).forkserver = "signal 9"
+    attempts.look_for_ends()
+    [told] = facts(parts, WorkerExited)
+    assert (told.signal, told.forkserver) == (9, "signal 9")
+    gone.wait()
 
 
 @looped

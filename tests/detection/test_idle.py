@@ -243,6 +243,20 @@ def test_a_long_sleep_that_is_meant_gives_no_more_time_to_what_stands_elsewhere(
     assert job.suspicions[-1].ago_s == pytest.approx(TIMEOUT_S, abs=REPORT_S)
 
 
+def test_nor_do_sleeps_that_end_shortly_before_the_limit() -> None:
+    """Each is looked at in time to know where it is."""
+    job = Job()
+    job.place = "nap (job.py:3)"
+    for _ in range(4):
+        job.work(100.0)
+        job.pass_by(TIMEOUT_S - 2 * REPORT_S)
+    job.work(100.0)
+    job.suspicions.clear()
+    job.place = "take (job.py:5)"
+    job.pass_by(TIMEOUT_S + REPORT_S)
+    assert {one.idle_limit_s for one in job.suspicions} == {TIMEOUT_S}
+
+
 def test_at_its_own_place_it_does_in_later_attempts_too() -> None:
     job = rested("nap (job.py:3)")
     job.begin(2)
