@@ -9,6 +9,7 @@ the process is, no more.
 
 import ctypes
 import errno
+import mmap
 import os
 
 LOCK_BYTES = 64  # a pthread_mutex_t has 40, or 48; the last word says that it is held
@@ -25,6 +26,20 @@ class EndLock:
         self._mutex = (ctypes.c_char * LOCK_BYTES).from_buffer(memory)
         self._held = ctypes.c_uint64.from_buffer(memory, _HELD_AT)
         self.awaited = False  # by this process
+
+    @staticmethod
+    def create() -> int:
+        """File descriptor of memory for one."""
+        fd = os.memfd_create("holdfast-end", os.MFD_CLOEXEC)
+        os.ftruncate(fd, LOCK_BYTES)
+        return fd
+
+    @staticmethod
+    def of(fd: int) -> "EndLock":
+        """The one in such memory; `fd` is closed."""
+        memory = mmap.mmap(fd, LOCK_BYTES)
+        os.close(fd)
+        return EndLock(memoryview(memory))
 
     def hold(self) -> None:
         """Take it, once, in the main thread of the process that it stands for. Raises `OSError`."""

@@ -158,7 +158,7 @@ class Attempts:
             return
         found = []
         for worker in run.alive:
-            watch_end(worker, self.look_for_ends)
+            watch_end(worker.page.end_lock, self.look_for_ends)
             if worker.ends is None and (ends := self._ending(worker)):
                 found.append((worker, ends))
         for worker, ends in sorted(found, key=lambda one: one[1].at):
@@ -177,15 +177,14 @@ class Attempts:
 
     def _ending(self, worker: Worker) -> ProcessExit | None:
         """How it has begun to end, other than well. When a warm one did that is known to a moment
-        only once it is gone: whoever has got its rank just now may have ended without. So is why
-        its forkserver has ended, if it did before."""
+        only once it is gone: whoever has got its rank just now may have ended without."""
         if worker.raised_at:
             return ProcessExit(worker.pid, 1, None, worker.raised_at)
-        forkserver, sure_at = self._processes.forkserver, worker.assigned_at + SURE_S
-        if forkserver is None or not worker.pid or time.monotonic() < sure_at:
+        if not worker.pid or time.monotonic() < worker.assigned_at + SURE_S:
             return None
-        ends = processes.ending_of(worker.pid)
-        return ends if processes.has_parent(worker.pid, {forkserver.pid}) else None
+        forkserver, ends = self._processes.forkserver, processes.ending_of(worker.pid)
+        ours = forkserver is not None and processes.has_parent(worker.pid, {forkserver.pid})
+        return ends if ours or worker.forkserver else None
 
     def died(self, worker: Worker, death: ProcessExit) -> None:
         """A worker has died, with a rank or without."""

@@ -1,8 +1,8 @@
-"""Hearing of the end of a worker when it begins, and not when the kernel is done with it.
+"""Hearing of the end of a process when it begins, and not when the kernel is done with it.
 
-A thread for each worker with a rank waits for the lock that the worker holds as long as it works
-(`end_lock`), and has the event loop look. Where there are no threads left, the next look of the
-agent finds it, twenty times a second.
+A thread for each worker with a rank, and for the forkserver, waits for the lock that it holds as
+long as it works (`end_lock`), and has the event loop look. Where there are no threads left, the
+next look of the agent finds a worker's end, twenty times a second.
 """
 
 import asyncio
@@ -10,13 +10,11 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-from holdfast.agent.workers import Worker
 from holdfast.end_lock import EndLock
 
 
-def watch_end(worker: Worker, look: Callable[[], None]) -> None:
-    """Have `look` called when this worker begins to end, if it can be seen. Once is enough."""
-    lock = worker.page.end_lock
+def watch_end(lock: EndLock, look: Callable[[], None]) -> None:
+    """Have `look` called when who holds this begins to end, if it can be seen. Once is enough."""
     if lock.awaited or not lock.held:
         return
     lock.awaited = True

@@ -1,9 +1,9 @@
 """The process that has everything loaded and forks all workers of a node.
 
-`python -m holdfast.agent.forkserver FD PARENT` is started by the agent. It imports torch and the
-other preloads once, says `Ready`, and then forks a child for each `Fork`. A child leaves the loop,
-unwinds to the top of this module and becomes the worker there, so that the interpreter ends the
-way it would had the script been started by hand.
+`python -m holdfast.agent.forkserver FD PARENT LOCK` is started by the agent. It imports torch and
+the other preloads once, says `Ready`, and then forks a child for each `Fork`. A child leaves the
+loop, unwinds to the top of this module and becomes the worker there, so that the interpreter ends
+the way it would had the script been started by hand.
 
 It stays single-threaded, because only the forking thread lives on in a child; a module that would
 leave a thread behind is done without (`preloading`). It dies with its agent: at the end of the
@@ -24,6 +24,7 @@ from types import FrameType
 from holdfast import stray_signals
 from holdfast.agent import child, fork_protocol, preloading, processes
 from holdfast.agent.notes import note
+from holdfast.end_lock import EndLock
 
 _HELD_BACK = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 
@@ -33,6 +34,7 @@ def main() -> None:
     parent = int(sys.argv[2])
     processes.die_with_parent(parent, signal.SIGTERM)
     stray_signals.outlive(note, signal.SIGHUP)
+    EndLock.of(int(sys.argv[3])).hold()
     born = Forkserver(socket.socket(fileno=int(sys.argv[1]))).serve()
     if born is not None:
         child.become(born)

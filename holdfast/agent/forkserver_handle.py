@@ -2,7 +2,8 @@
 
 Requests are written at once and never waited for; answers come as callbacks of the event loop. One
 object is one life of a forkserver: when it is gone, `on_gone` is called once and the object is of
-no more use.
+no more use. One that is killed is gone for us as soon as the kernel begins to take it apart, which
+takes a tenth of a second and more: what it forked dies with it in any case.
 """
 
 import asyncio
@@ -16,6 +17,8 @@ from collections.abc import Callable, Mapping
 
 from holdfast.agent import fork_protocol, processes
 from holdfast.agent.child_stderr import ChildStderr
+from holdfast.agent.end_watch import watch_end
+from holdfast.end_lock import EndLock
 
 
 class ForkserverHandle:
@@ -30,19 +33,20 @@ class ForkserverHandle:
         self._on_reply = on_reply
         self._on_gone = on_gone
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        fd = theirs.fileno()
+        fd, lock = theirs.fileno(), EndLock.create()
         self._stderr = ChildStderr()
         command = [sys.executable, "-P", "-m", "holdfast.agent.forkserver"]
         # Its own group: what kills the agent's whole group leaves it the moment to clean up.
         self._process = subprocess.Popen(
-            [*command, str(fd), str(os.getpid())],
+            [*command, str(fd), str(os.getpid()), str(lock)],
             env=dict(environment),
-            pass_fds=[fd],
+            pass_fds=[fd, lock],
             stdin=subprocess.DEVNULL,
             stderr=self._stderr.theirs,
             process_group=0,
         )
         theirs.close()
+        self._end_lock = EndLock.of(lock)
         self._stderr.read()
         self._death: processes.ProcessExit | None = None
         self._gone = False  # by itself
@@ -80,13 +84,27 @@ class ForkserverHandle:
             except ConnectionResetError:
                 reply = None
             if reply is None:
-                self._hang_up()
-                self.kill()
-                self._gone = True
-                if self.ready or not self.running:
-                    self._on_gone()
+                self._is_gone()
                 return
             self._on_reply(reply)
+
+    def has_loaded(self) -> None:
+        """It can fork now."""
+        self.ready = True
+        watch_end(self._end_lock, self._look)
+
+    def _look(self) -> None:
+        """Its lock is free."""
+        if self._sock.fileno() >= 0 and (ends := processes.ending_of(self.pid)) is not None:
+            self._death = ends
+            self._is_gone()
+
+    def _is_gone(self) -> None:
+        self._hang_up()
+        self.kill()
+        self._gone = True
+        if self.ready or not self.running:
+            self._on_gone()
 
     def _hang_up(self) -> None:
         asyncio.get_running_loop().remove_reader(self._sock)
@@ -101,7 +119,7 @@ class ForkserverHandle:
 
     @property
     def ending(self) -> str:
-        """How it ended; empty while that is not known. It is reaped before its orphans are."""
+        """How it ended, or ends; empty while that is not known: it is before orphans are reaped."""
         return "" if self._death is None else self._death.words
 
     @property

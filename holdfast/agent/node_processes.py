@@ -151,7 +151,7 @@ class NodeProcesses:
 
     def _on_ready(self) -> None:
         assert self.forkserver is not None
-        self.forkserver.ready = True
+        self.forkserver.has_loaded()
         self._ahead.done()
         self.stores.fork_from(self.forkserver)
         self._tell.on_ready()
@@ -171,8 +171,7 @@ class NodeProcesses:
             self._tell.on_store_failed(death.words)
 
     def _bury(self, worker: Worker, death: ProcessExit) -> None:
-        if self._orphans.pop(worker.pid, None) is not None and self._fallen is not None:
-            worker.forkserver = self._fallen.ending
+        self._orphans.pop(worker.pid, None)
         self.workers.bury(worker, death)
         self._tell.on_death(worker, death)
 
@@ -198,7 +197,7 @@ class NodeProcesses:
             self._tell.on_broken(f"{died}: {old.last_words}")
 
     def _adopt(self, worker: Worker, forkserver: int) -> None:
-        self._orphans[worker.pid] = worker
+        self._orphans[worker.pid], worker.fallen = worker, self._fallen
         if processes.has_parent(worker.pid, {os.getpid(), forkserver}):
             processes.signal_group(worker.pid, signal.SIGKILL)
         else:  # never forked, or reaped by the forkserver with its last breath

@@ -190,6 +190,12 @@ def ending_of(pid: int) -> ProcessExit | None:
     return death_of(pid, int(fields[_EXIT_CODE]), time.monotonic())
 
 
+def ends_well(pid: int) -> bool:
+    """Whether this process has begun to end with status 0, and not been reaped."""
+    fields = _stat(pid)
+    return bool(fields) and bool(int(fields[_FLAGS]) & _ENDS) and not int(fields[_EXIT_CODE])
+
+
 def pids() -> list[int]:
     """Every process there is."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -11,7 +11,7 @@ import time
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.notes import note
-from holdfast.agent.processes import ending_of
+from holdfast.agent.processes import ending_of, ends_well
 from holdfast.agent.workers import Worker
 from holdfast.page import WorkerPhase
 
@@ -54,7 +54,8 @@ def _own_status(worker: Worker) -> int | None:
     if worker.page.error() is not None:
         return 1
     seen = worker.page.report(0, worker.pid, time.monotonic())
-    return 0 if seen.phase == ENDING and not seen.progress.finished else None
+    ends = seen.phase == ENDING or (bool(worker.pid) and ends_well(worker.pid))  # by os._exit(0)
+    return 0 if ends and not seen.progress.finished else None
 
 
 def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:

@@ -63,7 +63,7 @@ class Worker:
     pid: int = 0  # 0 until the forkserver has answered
     assignment: Assignment | None = None
     assigned_at: float = 0.0
-    forkserver: str = ""  # how that had died when the worker did, if it had
+    fallen: ForkserverHandle | None = None  # its forkserver, if that has ended
     log: str = ""  # relative to the job's folder
     death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
@@ -95,6 +95,11 @@ class Worker:
         """Whether it lives, and does something of this attempt."""
         mine = self.assignment is not None and self.assignment.attempt == attempt
         return mine and self.death is None and not self.is_parked
+
+    @property
+    def forkserver(self) -> str:
+        """How that had ended, if it had; empty while that is not known."""
+        return "" if self.fallen is None else self.fallen.ending
 
     @property
     def raised_at(self) -> float:

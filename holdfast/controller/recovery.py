@@ -337,8 +337,12 @@ def _faults(state: State, verdict: Diagnosed, node: str) -> int:
 
 
 def _same_error(state: State, verdict: Diagnosed) -> bool:
-    """An error of the script that is the last one again."""
-    signature = verdict.signature if verdict.user_error else None
+    """An error of the script that is the last one again. One of a machine that is suspected since
+    before any step may be left with it, where a spare is."""
+    found = verdict.occurrence
+    recurs = found.recurs if found is not None and not found.step and state.spares else None
+    alone = recurs is not None and recurs.whose == "machine" and state.limits.replace_after
+    signature = verdict.signature if verdict.user_error and not alone else None
     return signature is not None and restart.same_failure(
         state.last_failure, signature, state.max_step
     )

@@ -21,11 +21,16 @@ An error of the script that comes again and again, at different steps and only e
 where others do the same with other samples, is suspected to be that machine's, once chance would
 hardly have it so. Not where only rank 0 has it: that rank does what no other does. A rank may also
 have samples of its own, which no count can exclude; the next node will tell, if one takes over.
+
+A worker that gets no GPU fails before any step. That the image or the settings of the job are wrong
+shows on all nodes, though the first to say so may have all others stopped; where it is the same
+node alone twice, that one is suspected.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from holdfast.diagnosis import without_gpu
 from holdfast.diagnosis.verdict import (
     CAUSES,
     LEFT,
@@ -61,8 +66,10 @@ def occurrence(
     """The error that a verdict rests on; None where it has none that could be compared, or nothing
     was completed yet. `name_of` a rank is the name of its node, empty where that is not known."""
     first = verdict.chosen
-    step = first.progress.step if first is not None else None
-    if first is None or first.error is None or not step or not _is_compared(verdict):
+    step = first.progress.step or 0 if first is not None else 0
+    if first is None or first.error is None or not _is_compared(verdict):
+        return None
+    if not step and not (without_gpu.says_so(first.error) and verdict.cause != DEVICE):
         return None
     ranks: list[int] = []
     if verdict.cause != DEVICE:  # one device that fails may take others with it
@@ -82,6 +89,8 @@ def judge(
 ) -> Recurrence | None:
     """Whose it is, in a job of so many nodes; `alike`: they do the same, with other samples."""
     same = [one for one in before if _key(one) == _key(now)]
+    if not now.step:
+        return _of_no_gpu([*same, now], nodes)
     here = [one for one in same if one.step == now.step]
     if now.cause == KILLED and len(here) + 1 >= TIMES:
         return _too_large(len(here) + 1, now.step)
@@ -124,6 +133,17 @@ def _of_machine(times: Sequence[Occurrence], nodes: int) -> Recurrence | None:
     told = f"the same error occurred at {steps} different steps, only on {times[0].nodes[0]}"
     others = f"{nodes - 1} other node{'s' if nodes > 2 else ''} did the same work without it"
     text = f"{told}, while {others}: its machine is suspected"
+    return Recurrence(whose="machine", confidence=SUSPECTED, text=text)
+
+
+def _of_no_gpu(times: Sequence[Occurrence], nodes: int) -> Recurrence | None:
+    """Before any step."""
+    seen = _names(times)
+    if len(times) < 2 or nodes < 2:
+        return None
+    if len(seen) > 1:
+        return _code(CERTAIN, f"no GPU was found on {_listed(seen)}")
+    text = f"no GPU was found, {len(times)} times only on {seen[0]}: its machine is suspected"
     return Recurrence(whose="machine", confidence=SUSPECTED, text=text)
 
 

@@ -52,6 +52,10 @@ HTTP = _names("""
 """)
 """Exceptions whose message has an HTTP status; it decides."""
 STATUS = re.compile(r"\b[1-5]\d\d\b")
+REASON = re.compile(  # where a library leaves out the number
+    r"invalid status '(?:Internal Server Error|Bad Gateway|Service Unavailable|Gateway Time-?out"
+    r"|Too Many Requests)'|ErrorCode:(?:ServerBusy|InternalError|OperationTimedOut)\b"
+)
 TRY_LATER = frozenset((408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524, 529))
 
 ERRNO = re.compile(r"\[Errno (\d+)\]")
@@ -69,11 +73,21 @@ SAID = re.compile(
     r"|An error occurred \((?:5\d\d|SlowDown|ServiceUnavailable|InternalError|RequestTimeout"
     r"|InternalFailure|Throttl\w*|TooManyRequests\w*|RequestLimitExceeded"
     r"|ExpiredToken(?:Exception)?)\) when calling"  # a new process reads new credentials
+    r"|retrieving credentials .*(?:non 200 response (?:429|5\d\d)|[Cc]onnect|[Tt]imed? ?out)"
     r"|AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE)"  # Arrow
     r"|<urlopen error (?:timed out|\[(?:Errno -?\d+|SSL)\b)|Temporary failure in name resolution"
 )
 BAD_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 NOT_RETRIED = ("storage-place",)  # of our own errors of storage: it is no place
+
+EXPIRED = re.compile(r"An error occurred \(400\) when calling the Head(?:Object|Bucket) operation")
+"""S3 says no more of a token that has expired where it answers without a body."""
+GONE = re.compile(
+    r"^Unable to find '(?:https?|hf|s3|gs|gcs|az|abfss?)://"
+    r"|^Couldn't find any data file at .* on the Hugging Face Hub"
+)
+"""What `datasets` says of files at a service, be it that they are not there or that the service
+does not answer."""
 
 BUGS = _names("""
     ArithmeticError AssertionError AttributeError FileNotFoundError ImportError IndentationError
@@ -110,6 +124,14 @@ def is_environment(error: WorkerError) -> bool:
     return False
 
 
+def has_changed(error: WorkerError, *, begins: bool) -> bool:
+    """Of a job that has trained with the same settings: whether an error is that something which it
+    depends on is not as it was. `begins`: this attempt has not trained yet."""
+    said = [error.message, *(raised.message for raised in raised_in(error.traceback))]
+    known = (EXPIRED, GONE) if begins else (EXPIRED,)
+    return any(one.search(message) for one in known for message in said)
+
+
 def _is_bug_of_a_handler(raised: Raised) -> bool:
     return raised.handling and _name(raised.type) in BUGS
 
@@ -124,7 +146,8 @@ def _shows(kind: str, message: str) -> bool:
         return True
     if name in HTTP:
         status = STATUS.search(message)
-        return status is not None and int(status.group()) in TRY_LATER
+        known = status is not None and int(status.group()) in TRY_LATER
+        return known or REASON.search(message) is not None
     return any(int(number) in ERRNOS for number in ERRNO.findall(message))
 
 

@@ -127,7 +127,10 @@ def _tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
         bare = MARGIN.sub("", line)
         header = HEADER.match(bare.strip() if member else bare)
         alone = member and at > 0 and MEMBER.match(lines[at - 1]) and EXCEPTION.match(bare.strip())
-        if MEMBER.match(line):
+        if line in CHAINS and (bare_one := _without_traceback(lines, at, before)):
+            yield bare_one
+            before = bare_one.last
+        elif MEMBER.match(line):
             member = True
         elif GROUP_END.match(line):
             member = False
@@ -136,6 +139,31 @@ def _tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
             if raised is not None and not _mentioned(lines, at):
                 yield raised
                 before = raised.last
+
+
+def _without_traceback(lines: Sequence[str], at: int, before: int) -> Raised | None:
+    """The exception above the link in line `at` of which Python prints no traceback, because its
+    library has dropped that (huggingface_hub does); None if the one above has been read."""
+    for first in range(at - 1, max(before, at - MESSAGE_LINES) - 1, -1):
+        line = lines[first]
+        if line.startswith(" ") or (not line.strip() and first < at - 1):
+            return None
+        found = EXCEPTION.match(line)
+        if found is None:
+            continue
+        if first > 0 and lines[first - 1].startswith(" "):
+            return None
+        links = _links(lines[before:first])
+        said = "\n".join([found.group(2) or "", *lines[first + 1 : at]]).rstrip()
+        kind, handling = TracebackKind.PLAIN, HANDLING in links
+        return Raised(
+            kind, found.group(1), said, (), first, at, bool(links), handling, thread=False
+        )
+    return None
+
+
+def _links(between: Sequence[str]) -> list[str]:
+    return [chain for chain in CHAINS if any(chain in line for line in between)]
 
 
 def _kind(header: re.Match[str] | None, member: bool) -> TracebackKind:
@@ -164,7 +192,7 @@ def _raised(lines: Sequence[str], first: int, before: int, kind: TracebackKind) 
         return None
     last = _end_of_message(lines, at + 1, margin)
     more = [line[margin:] for line in lines[at + 1 : last]]
-    links = [chain for chain in CHAINS if any(chain in line for line in lines[before:first])]
+    links = _links(lines[before:first])
     return Raised(
         kind=kind,
         type=found.group(1),

@@ -140,7 +140,7 @@ CAUSES: dict[str, KnownCause] = {
     "device-lost": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
-        "The accelerator does not answer any more, or its memory is damaged: its node is "
+        "The accelerator does not answer or is gone, or its memory is damaged: its node is "
         "replaced immediately if a spare is available.",
     ),
     "disk-full": KnownCause(

@@ -23,13 +23,15 @@ from holdfast.actions import (
 from holdfast.controller import NodeState, Phase, State, versions
 from holdfast.controller.phases import TRAINING
 from holdfast.detection.corruption import ReplicasReducer
+from holdfast.detection.hang import TRAINS
 from holdfast.detection.jump import JumpWatch
 from holdfast.detection.liveness import Expected, Liveness
 from holdfast.detection.numerics import NumbersReducer
 from holdfast.detection.plateau import PlateauWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
-from holdfast.diagnosis import code_or_machine
+from holdfast.diagnosis import code_or_machine, without_gpu
+from holdfast.diagnosis.environment import has_changed
 from holdfast.diagnosis.mismatch import Entered
 from holdfast.diagnosis.verdict import CAUSES, Origin, Pages, Verdict, weigh
 from holdfast.events import (
@@ -44,6 +46,7 @@ from holdfast.events import (
     OrdersLost,
     Surveyed,
     WorkerExited,
+    each_of,
 )
 from holdfast.messages import (
     AgentFact,
@@ -373,7 +376,7 @@ def _diagnose(
     state: State, order: Diagnose, pages: Pages, entered: Entered, now: float
 ) -> Diagnosed:
     """Weigh the exits; without any (a node was lost) there is nothing to blame on a worker."""
-    verdict = weigh(order.exits, pages, order.others, entered)
+    verdict = _in_hindsight(state, order, weigh(order.exits, pages, order.others, entered))
     found = _occurrence(state, order, verdict, now)
     certain = found is not None and found.recurs is not None and found.recurs.certain
     return Diagnosed(
@@ -390,6 +393,25 @@ def _diagnose(
         step=verdict.step,
         occurrence=found,
     )
+
+
+def _in_hindsight(state: State, order: Diagnose, verdict: Verdict) -> Verdict:
+    """With what it says that this version of the job has trained: what it needs was there."""
+    error = verdict.chosen.error if verdict.chosen is not None else None
+    trained = state.max_step is not None or state.steps_seen
+    if error is None or not trained or versions.on_trial(state):
+        return verdict
+    begins = TRAINS.isdisjoint(state.milestones)
+    if has_changed(error, begins=begins):
+        return verdict._replace(cause="environment")
+    return _without_gpu(state, order, verdict) if begins else verdict
+
+
+def _without_gpu(state: State, order: Diagnose, verdict: Verdict) -> Verdict:
+    ranks = [one.rank for one in order.exits if without_gpu.says_so(one.error)]
+    alike = [rank for one in ranks for rank in each_of(order.others.get(one, ()))]
+    nodes = {rank // state.workers_per_node for rank in (*ranks, *alike)}
+    return without_gpu.whose(verdict, nodes, state.size)
 
 
 def _occurrence(state: State, order: Diagnose, verdict: Verdict, now: float) -> Occurrence | None:

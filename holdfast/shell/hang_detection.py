@@ -113,6 +113,7 @@ class HangDetection:
                 return
             some_exited, seen = bool(self._state.finished), (reply.groups, reply.missing, pages)
             if suspicion.idle_limit_s is not None:
+                suspicion = self._idle.seen(suspicion, reply.groups, self._now)
                 judged = judge_idle(suspicion, *seen, reply.collectives, some_exited=some_exited)
             else:
                 looks = *seen, timeout_s, reply.collectives

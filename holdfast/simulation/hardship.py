@@ -79,7 +79,17 @@ DEAD: dict[str, tuple[float, float]] = {
     "rack_devices": (2, 20),  # the same, of all machines of a rack
 }
 """The same, in worlds with these seeds, which have spares."""
-DEAD_SEEDS = range(3_000_000, 4_000_000)
+DEAD_SEEDS = range(4_000_000, 5_000_000)
+SUCCESSIONS: dict[str, tuple[float, float]] = {
+    "worker_kills": (40, 200),  # as above: there are many attempts
+    "machine_losses": (10, 40),  # with the one on which the controller is
+    "controller_crashes": (10, 60),
+    "controller_isolations": (5, 20),
+}
+"""The same, in worlds with these seeds, which are clusters: one controller follows the other, and
+few orders are old when that happens."""
+SUCCESSION_SHARES = {"crash_midway": (0.1, 0.5)}
+SUCCESSION_SEEDS = range(3_000_000, 4_000_000)
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
 """Drawn by dice of their own, so that a world without them is the one it was before they came."""
 LINKS = {
@@ -226,7 +236,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     slowness, flips = Random(f"hardship of slowness {seed}"), Random(f"hardship of flips {seed}")
     stragglers = _some(slowness, STRAGGLERS)
     told = slowness.choice(("tell", "replace")) if stragglers else "off"
-    cluster = lease.random() < CLUSTERS
+    cluster = lease.random() < CLUSTERS or seed in SUCCESSION_SEEDS
     batches = Random(f"hardship of batches {seed}")
     poisoned = batches.random() < POISONED
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
@@ -284,7 +294,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )
-    return _of_later_seeds(_checked(world, Random(f"hardship of checks {seed}")))
+    return _as_its_seed_asks(_checked(world, Random(f"hardship of checks {seed}")))
 
 
 def _limits(
@@ -330,13 +340,15 @@ def _checked(world: Hardship, dice: Random) -> Hardship:
     return msgspec.structs.replace(world, rates=world.rates | found)
 
 
-def _of_later_seeds(world: Hardship) -> Hardship:
-    return _with_dead_devices(_with_slow_ports(world))
+def _as_its_seed_asks(world: Hardship) -> Hardship:
+    if world.seed in PORT_SEEDS:
+        return _with_slow_ports(world)
+    if world.seed in SUCCESSION_SEEDS:
+        return _with_successions(world)
+    return _with_dead_devices(world) if world.seed in DEAD_SEEDS else world
 
 
 def _with_slow_ports(world: Hardship) -> Hardship:
-    if world.seed not in PORT_SEEDS:
-        return world
     dice, limits = Random(f"hardship of ports {world.seed}"), world.limits
     found = {kind: _between(dice, *bounds) for kind, bounds in PORTS.items()}
     if dice.random() < PORTS_CHECKED:
@@ -345,8 +357,6 @@ def _with_slow_ports(world: Hardship) -> Hardship:
 
 
 def _with_dead_devices(world: Hardship) -> Hardship:
-    if world.seed not in DEAD_SEEDS:
-        return world
     dice = Random(f"hardship of devices for good {world.seed}")
     found = {kind: _between(dice, *bounds) for kind, bounds in DEAD.items()}
     limits = msgspec.structs.replace(
@@ -356,6 +366,14 @@ def _with_dead_devices(world: Hardship) -> Hardship:
         exact=False,
     )
     return msgspec.structs.replace(world, limits=limits, rates=world.rates | found)
+
+
+def _with_successions(world: Hardship) -> Hardship:
+    dice = Random(f"hardship of successions {world.seed}")
+    found = {kind: _between(dice, *bounds) for kind, bounds in SUCCESSIONS.items()}
+    shares = {kind: _between(dice, *bounds) for kind, bounds in SUCCESSION_SHARES.items()}
+    rates, shares = world.rates | found, world.shares | shares
+    return msgspec.structs.replace(world, rates=rates, shares=shares)
 
 
 def _in_replicas(limits: Limits, dice: Random, skips: int) -> Limits:

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -289,6 +289,49 @@ async def test_who_was_killed_is_told_of_once_before_the_kernel_is_done_with_it(
     assert facts(parts, WorkerExited) == [told]
     for process in gone:
         process.wait()
+
+
+@looped
+async def test_who_had_left_with_status_0_when_the_order_to_stop_came_is_news() -> None:
+    """Others fail for want of it, and are told of before anybody has reaped it. Status 0 of one
+    that had not is what our signal brings about."""
+    parts = make_parts(2)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    run = attempts.newest
+    assert run is not None
+    left = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, left.pid, os.WEXITED | os.WNOWAIT)
+    early, stopped = run.workers.values()
+    early.pid, stopped.pid = left.pid, os.getpid()
+    terminate(run, parts.processes, time.monotonic())
+    for worker in (early, stopped):
+        worker.death = ProcessExit(worker.pid, 0, None, time.monotonic())
+        attempts.died(worker, worker.death)
+    [told] = facts(parts, WorkerExited)
+    assert early.assignment is not None
+    assert (told.rank, told.exit_code, told.signal) == (early.assignment.rank, 0, None)
+    left.wait()
+
+
+@looped
+async def test_who_ends_with_its_forkserver_is_told_of_once_it_is_known_how_that_has_ended() -> (
+    None
+):
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    assert attempts.newest is not None
+    gone = one_that_was_killed()
+    (worker,) = attempts.newest.workers.values()
+    worker.pid, parts.processes.forkserver = gone.pid, None
+    attempts.look_for_ends()
+    assert not facts(parts, WorkerExited)
+    cast("Any", worker).forkserver = "signal 9"
+    attempts.look_for_ends()
+    [told] = facts(parts, WorkerExited)
+    assert (told.signal, told.forkserver) == (9, "signal 9")
+    gone.wait()
 
 
 @looped

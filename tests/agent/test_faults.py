@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent import child, fork_protocol, processes, store_offer
+from holdfast.end_lock import EndLock
 from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
@@ -188,7 +189,7 @@ def test_a_killed_forkserver_costs_one_attempt(node: Node, home: Path) -> None:
     for rank in (0, 1):
         exited = controller.exited(rank=rank)
         assert (exited.signal, exited.forkserver) == (signal.SIGKILL, "signal 9")
-    assert not any(map(is_alive, pids))
+    until(lambda: not any(map(is_alive, pids)), "they were told of while they ended")
     assert controller.stop().store is None
     may_load.touch()
     store = controller.wait_for(NodeReady, count=2).store
@@ -443,11 +444,12 @@ def test_a_preload_that_leaves_a_thread_is_done_without(node: Node, home: Path) 
 def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     module = "holdfast.agent.forkserver"
-    command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
-    with subprocess.Popen(
-        [*command, str(os.getpid())], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True
-    ) as process:
+    lock = EndLock.create()
+    fds = theirs.fileno(), lock
+    command = [sys.executable, "-P", "-m", module, str(fds[0]), str(os.getpid()), str(lock)]
+    with subprocess.Popen(command, pass_fds=fds, stderr=subprocess.PIPE, text=True) as process:
         theirs.close()
+        os.close(lock)
         fork_protocol.send(
             ours,
             fork_protocol.Prepare(

@@ -11,6 +11,7 @@ from holdfast.events import (
     DeadlinePassed,
     Diagnosed,
     HealthChanged,
+    JobSubmitted,
     NodeLost,
     NodeLostReason,
     Progress,
@@ -37,7 +38,7 @@ LOADER = WorkerError(
 )
 
 
-def fails(world: World, error: WorkerError, rank: int, step: int) -> list[AnyAction]:
+def fails(world: World, error: WorkerError, rank: int, step: int | None) -> list[AnyAction]:
     """A rank does, after this step, and the bridge weighs it; the orders that follow, and those
     once the next attempt may start."""
     node = world.state.ranks[rank]
@@ -193,3 +194,152 @@ def test_a_device_error_that_a_new_version_brings_to_different_nodes_takes_it_ba
     assert only(fails(world, ILLEGAL, 1, step=12), StartAttempt).version.number == 2
     assert only(fails(world, ILLEGAL, 0, step=12), StartAttempt).version == FIRST
     assert counted(world.state) == []
+
+
+# ── workers that get no GPU ──
+
+
+NO_GPU = WorkerError(
+    type="RuntimeError", message="No CUDA GPUs are available", file="train.py", line=4
+)
+
+
+def restarted(**limits: float | str) -> World:
+    """It has trained, and its workers are new since."""
+    world = running(**limits)
+    assert only(fails(world, LOADER, 0, step=12), StartAttempt)
+    return world
+
+
+def without_gpu(world: World, *ranks: int) -> list[AnyAction]:
+    """These say so as they begin; the orders that follow."""
+    for rank in ranks[1:]:
+        world.tell(world.exited(world.state.ranks[rank], rank, error=NO_GPU))
+    return fails(world, NO_GPU, ranks[0], step=None)
+
+
+def test_a_node_that_has_no_gpu_any_more_where_the_job_has_trained_is_left_at_once() -> None:
+    world = restarted()
+    fence = only(without_gpu(world, 1), Fence)
+    assert (fence.node, fence.blamed) == ("b", True)
+    incident = world.state.incidents[-1]
+    assert (incident.cause, incident.rank) == ("device-lost", 1)
+    assert incident.summary == (
+        "Rank 1 failed with RuntimeError: No CUDA GPUs are available (train.py:4); "
+        "1 of 2 nodes of a job that has trained has no GPU any more."
+    )
+
+
+def test_of_a_single_node_that_is_its_machines_too() -> None:
+    world = World(node_count=1, spare_count=0)
+    world.submit()
+    world.train(step=10)
+    fails(world, LOADER, 0, step=12)
+    assert only(without_gpu(world, 0), Fence).node == "a"
+    assert world.state.incidents[-1].cause == "device-lost"
+
+
+def test_where_all_nodes_have_none_any_more_no_machine_is_blamed_and_it_is_waited() -> None:
+    world = restarted()
+    for _ in range(3):
+        actions = without_gpu(world, 1, 0)
+        assert "Fence" not in kinds(actions) and only(actions, StartAttempt)
+        assert world.state.incidents[-1].cause == "environment"
+        assert "all 2 nodes of a job that has trained" in world.state.incidents[-1].summary
+
+
+def test_a_job_that_never_had_gpus_is_told_so_and_leaves_no_node() -> None:
+    world = World()
+    world.submit()
+    assert "Fence" not in kinds(without_gpu(world, 1, 0))
+    end = only(without_gpu(world, 1, 0), EndJob)
+    assert end.outcome is Outcome.FAILED and "No CUDA GPUs are available" in end.reason
+    assert {incident.cause for incident in world.state.incidents} == {"worker-exception"}
+
+
+def test_before_any_step_the_same_node_alone_twice_gives_its_rank_to_a_spare_once() -> None:
+    world = World()
+    world.submit()
+    assert "Fence" not in kinds(without_gpu(world, 1)), "the other may have been stopped before"
+    actions = without_gpu(world, 1)
+    fence = only(actions, Fence)
+    assert (fence.node, fence.blamed, only(actions, AssignRank).node) == ("b", False, "c")
+    world.add("d")
+    end = only(without_gpu(world, 1), EndJob)
+    assert end.outcome is Outcome.FAILED, "it is not that machine: the spare has none either"
+
+
+def test_before_any_step_the_same_node_alone_twice_ends_the_job_where_no_spare_is() -> None:
+    world = World(spare_count=0)
+    world.tell(JobSubmitted())
+    for node in ("a", "b"):
+        world.add(node)
+    without_gpu(world, 1)
+    assert only(without_gpu(world, 1), EndJob).outcome is Outcome.FAILED
+
+
+def test_before_any_step_two_nodes_that_say_so_one_after_the_other_end_the_job() -> None:
+    world = World()
+    world.submit()
+    without_gpu(world, 1)
+    assert "Fence" not in kinds(actions := without_gpu(world, 0))
+    assert only(actions, EndJob).outcome is Outcome.FAILED
+
+
+def test_no_gpu_in_an_attempt_that_trains_or_a_version_on_trial_is_the_scripts() -> None:
+    """A process of its own may hide them, and so may a new setting."""
+    world = running()
+    world.tell(world.exited("b", 1, error=NO_GPU, progress=Progress(step=12)))
+    order = only(world.all_stopped(), Diagnose)
+    (verdict,) = Bridge(world.state, 5.0, world.now).carry_out(order, world.now)[1]
+    assert isinstance(verdict, Diagnosed) and verdict.cause == "worker-exception"
+
+    world = updated()
+    assert only(without_gpu(world, 1), StartAttempt).version == FIRST
+    assert world.state.incidents[-1].cause == "worker-exception"
+
+
+# ── what was there when the job trained ──
+
+
+NOT_FOUND = WorkerError(
+    type="FileNotFoundError", message="Unable to find 'https://data.example/0.jsonl'", line=3
+)
+EXPIRED = WorkerError(
+    type="OSError", message="[Errno 22] Bad Request", file="train.py", line=9,
+    traceback=(
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/.venv/lib/python3.11/site-packages/aiobotocore/client.py", line 9, in x\n'
+        "botocore.exceptions.ClientError: An error occurred (400) when calling the HeadObject "
+        "operation: Bad Request\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/train.py", line 9, in <module>\n'
+        "OSError: [Errno 22] Bad Request\n"
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [NOT_FOUND, EXPIRED])
+def test_what_the_job_has_read_before_is_waited_for(error: WorkerError) -> None:
+    world = restarted()
+    for _ in range(3):
+        assert only(fails(world, error, 1, step=None), StartAttempt)
+        assert world.state.incidents[-1].cause == "environment"
+
+
+@pytest.mark.parametrize("error", [NOT_FOUND, EXPIRED])
+def test_what_it_has_never_read_is_not(error: WorkerError) -> None:
+    world = World()
+    world.submit()
+    assert only(fails(world, error, 1, step=None), StartAttempt)
+    assert only(fails(world, error, 1, step=None), EndJob).outcome is Outcome.FAILED
+
+
+def test_in_an_attempt_that_trains_a_token_may_expire_but_no_file_is_excused() -> None:
+    for error, cause in ((EXPIRED, "environment"), (NOT_FOUND, "worker-exception")):
+        world = running()
+        world.tell(world.exited("b", 1, error=error, progress=Progress(step=12)))
+        order = only(world.all_stopped(), Diagnose)
+        (verdict,) = Bridge(world.state, 5.0, world.now).carry_out(order, world.now)[1]
+        assert isinstance(verdict, Diagnosed) and verdict.cause == cause

@@ -6,9 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.detection.hang import BEGIN_S, PAUSES
-from holdfast.detection.idle import LIMIT_MIN_S, LIMIT_PAUSES, LOOK_S, IdleWatch
-from holdfast.events import HangSuspected, Milestone, Progress, each_of
+from holdfast.detection.idle import (
+    LIMIT_MIN_S,
+    LIMIT_PAUSES,
+    LOOK_S,
+    PLACES_MAX,
+    IdleSpells,
+    IdleWatch,
+)
+from holdfast.events import HangSuspected, Milestone, Progress, each_of, in_rows
 from holdfast.messages import SAVES, Report, WorkerReport
+from holdfast.stacks import StackGroup, ThreadStack
 from tests.more import examples
 
 TIMEOUT_S = 600.0
@@ -25,6 +33,7 @@ class Job:
         self.watch = IdleWatch(timeout_s, step_timeout_s)
         self.idle = dict.fromkeys(range(ranks), 0.0)
         self.wakes: set[int] = set()  # that do nothing but wake up
+        self.place = ""  # where looks see all of them; empty: they see nothing
         self.suspicions: list[HangSuspected] = []
         self.again: list[int] = []
         self.watch.begin(1, ranks, self.now)
@@ -51,9 +60,15 @@ class Job:
                 self.idle[rank] = 0.0 if rank in busy else self.idle[rank] + REPORT_S
             self.tell()
             if self.watch.is_due(self.now, self.exited):
-                self.suspicions.append(self.watch.suspect(self.now, self.exited))
+                found = self.watch.suspect(self.now, self.exited)
+                seen = self.watch.seen(found, self.look(), self.now) if self.place else found
+                self.suspicions.append(seen)
             elif (who := self.watch.over()) is not None:
                 self.again.append(who)
+
+    def look(self) -> list[StackGroup]:
+        thread = ThreadStack(name="MainThread", pid=1, frames=("<module> (job.py:9)", self.place))
+        return [StackGroup(ranks=in_rows(self.idle), threads=(thread,))]
 
     def work(self, seconds: float = REPORT_S) -> None:
         self.pass_by(seconds, busy=frozenset(self.idle))
@@ -206,19 +221,88 @@ def test_reports_of_other_attempts_and_ranks_that_do_not_exist_are_ignored() -> 
     assert not job.watch.is_due(job.now)
 
 
-@given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), max_size=20))
+HOUR_S = 3600.0
+
+
+def rested(place: str) -> Job:
+    """It has been idle for an hour there, and has gone on."""
+    job = Job()
+    job.work(100.0)
+    job.place = place
+    job.pass_by(HOUR_S)
+    job.suspicions.clear()
+    job.work(100.0)
+    return job
+
+
+def test_a_long_sleep_that_is_meant_gives_no_more_time_to_what_stands_elsewhere() -> None:
+    job = rested("nap (job.py:3)")
+    job.place = "take (job.py:5)"
+    job.pass_by(TIMEOUT_S + REPORT_S)
+    assert {one.idle_limit_s for one in job.suspicions} == {TIMEOUT_S}
+    assert job.suspicions[-1].ago_s == pytest.approx(TIMEOUT_S, abs=REPORT_S)
+
+
+def test_nor_do_sleeps_that_end_shortly_before_the_limit() -> None:
+    """Each is looked at in time to know where it is."""
+    job = Job()
+    job.place = "nap (job.py:3)"
+    for _ in range(4):
+        job.work(100.0)
+        job.pass_by(TIMEOUT_S - 2 * REPORT_S)
+    job.work(100.0)
+    job.suspicions.clear()
+    job.place = "take (job.py:5)"
+    job.pass_by(TIMEOUT_S + REPORT_S)
+    assert {one.idle_limit_s for one in job.suspicions} == {TIMEOUT_S}
+
+
+def test_at_its_own_place_it_does_in_later_attempts_too() -> None:
+    job = rested("nap (job.py:3)")
+    job.begin(2)
+    job.work(100.0)
+    job.pass_by(HOUR_S)
+    assert all(one.idle_limit_s == PAUSES * HOUR_S for one in job.suspicions)
+    assert len(job.suspicions) < 3, "it is looked at once, to see where it stands"
+
+
+def test_a_sleep_of_which_no_look_has_seen_where_it_was_may_be_at_any_place() -> None:
+    job = rested("")
+    job.place = "take (job.py:5)"
+    job.pass_by(HOUR_S)
+    assert all(one.idle_limit_s == PAUSES * HOUR_S for one in job.suspicions)
+
+
+def test_so_may_those_at_more_places_than_are_kept() -> None:
+    spells = IdleSpells()
+    for number in range(PLACES_MAX + 1):
+        spells.over(float(number), (f"at (job.py:{number})",))
+    assert spells.at(set()) == spells.longest_s == PLACES_MAX
+    spells.over(500.0, ("at (job.py:1)",))
+    assert spells.at({("at (job.py:1)",)}) == 500.0 and spells.at(set()) == PLACES_MAX
+
+
+PLACES = st.sampled_from(["", "nap (job.py:3)", "take (job.py:5)"])
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200), PLACES), max_size=20))
 @settings(max_examples=examples(60), deadline=None)
-def test_nobody_is_said_to_be_overdue_who_has_been_idle_for_as_long_before(
-    spells: list[tuple[int, int]],
+def test_nobody_is_said_to_be_overdue_who_has_been_idle_for_as_long_there_before(
+    spells: list[tuple[int, int, str]],
 ) -> None:
     job = Job(ranks=1, timeout_s=50.0, step_timeout_s=5.0)
-    longest = 0.0
-    for works, idles in spells:
+    unseen, there = 0.0, dict[str, float]()
+    for works, idles, place in spells:
+        job.place = ""
         job.work(works * REPORT_S)
         job.suspicions.clear()
+        job.place = place
         job.pass_by(idles * REPORT_S)
+        before = max(unseen, there.get(place, 0.0))
         for one in job.suspicions:
-            assert one.ago_s > longest and one.idle_limit_s is not None
-            assert one.idle_limit_s >= PAUSES * longest
-            assert not one.overdue or one.ago_s >= max(BEGIN_S, PAUSES * longest)
-        longest = max(longest, idles * REPORT_S)
+            assert one.idle_limit_s is not None and one.idle_limit_s >= PAUSES * before
+            assert not one.overdue or one.ago_s >= max(BEGIN_S, PAUSES * before)
+        if place and job.suspicions:
+            there[place] = max(idles * REPORT_S, there.get(place, 0.0))
+        else:
+            unseen = max(idles * REPORT_S, unseen)

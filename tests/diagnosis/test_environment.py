@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnosis import parse_traceback, weigh
-from holdfast.diagnosis.environment import is_environment, slug_of
+from holdfast.diagnosis.environment import has_changed, is_environment, slug_of
 from holdfast.errors import Error
 from holdfast.events import Progress, WorkerError, WorkerExited
 
@@ -45,6 +45,19 @@ def test_what_only_looks_similar_is_the_scripts(file: Path) -> None:
     assert cause_of(error_in(file)) == "worker-exception"
 
 
+@pytest.mark.parametrize("file", files("unclear"), ids=lambda file: file.stem)
+def test_what_may_be_either_is_the_scripts_unless_the_same_worked_before(file: Path) -> None:
+    error = error_in(file)
+    assert cause_of(error) == "worker-exception"
+    assert has_changed(error, begins=True)
+    assert has_changed(error, begins=False) == ("expired" in file.stem), "a file is not there now"
+
+
+@pytest.mark.parametrize("file", files("ours"), ids=lambda file: file.stem)
+def test_no_error_of_the_script_is_excused_because_it_worked_before(file: Path) -> None:
+    assert not has_changed(error_in(file), begins=True)
+
+
 @pytest.mark.parametrize("file", files("killed"), ids=lambda file: file.stem)
 def test_a_process_of_a_data_loader_that_a_signal_ended_was_killed(file: Path) -> None:
     assert cause_of(error_in(file)) == "worker-killed"
@@ -58,6 +71,10 @@ SAID = [  # by libraries that are not installed here, as users report it
     ("google.api_core.exceptions.ServiceUnavailable", "503 GET https://storage: We encountered"),
     ("RuntimeError", "cannot read shard-1: [Errno 104] Connection reset by peer"),
     (
+        "azure.core.exceptions.HttpResponseError",
+        "Operation returned an invalid status 'Bad Gateway'\nErrorCode:None",
+    ),
+    (
         "botocore.exceptions.ClientError",
         "An error occurred (ExpiredToken) when calling the GetObject operation: The provided token "
         "has expired.",
@@ -68,6 +85,10 @@ NOT_SAID = [
     ("requests.exceptions.SSLError", "CERTIFICATE_VERIFY_FAILED: certificate has expired"),
     ("ValueError", "[Errno 104] is not a number"),
     ("PermissionError", "[Errno 13] Permission denied: '/data'"),
+    (
+        "azure.core.exceptions.HttpResponseError",
+        "Operation returned an invalid status 'Forbidden'\nErrorCode:AuthenticationFailed",
+    ),
     ("RuntimeError", "the network has 5 layers and expected 503 inputs"),
     ("OSError", "[Errno 28] No space left on device"),
 ]

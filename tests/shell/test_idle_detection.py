@@ -27,7 +27,7 @@ class Plain(Scene):
         limits = {"node_count": 2, "hang_timeout_s": LIMIT_S, **limits}
         super().__init__(Limits(**limits))  # type: ignore[arg-type]
         self.wires = self.running("a", "b")
-        self.idle_s, self.waits = 0.0, Wait.LOCK
+        self.idle_s, self.waits, self.place = 0.0, Wait.LOCK, "take (job.py:4)"
         self.tell()
 
     def tell(self) -> None:
@@ -52,7 +52,7 @@ class Plain(Scene):
     def answer(self, wire: Wire) -> None:
         for asked in wire.told(TakeStacks):
             assert isinstance(asked, TakeStacks)
-            frames = ("<module> (job.py:9)", "take (job.py:4)")
+            frames = ("<module> (job.py:9)", self.place)
             thread = ThreadStack(name="MainThread", pid=1, frames=frames)
             group = StackGroup(
                 ranks=in_rows([self.wires.index(wire)]), threads=(thread,), state="sleeping",
@@ -92,6 +92,19 @@ def test_a_script_that_sleeps_or_serves_is_told_and_never_stopped(waits: Wait) -
     assert set(scene.judgements) == {Judgement.SLOW} and not scene.was_stopped()
     assert not scene.state.incidents and scene.state.standstill
     assert len(scene.events(HangSuspected)) < 14, "a few lines of the journal"
+
+
+def test_a_deadlock_after_a_long_sleep_elsewhere_is_stopped_as_soon_as_ever() -> None:
+    scene = Plain()
+    scene.waits, scene.place = Wait.TIMER, "nap (job.py:3)"
+    scene.idle(4 * LIMIT_S)
+    scene.idle_s = 0.0
+    scene.tell()
+    scene.waits, scene.place = Wait.LOCK, "take (job.py:4)"
+    scene.idle(LIMIT_S - MARGIN_S)
+    assert not scene.was_stopped()
+    scene.idle(2 * MARGIN_S)
+    assert scene.judgements[-1] is Judgement.HANG and scene.was_stopped()
 
 
 def test_what_was_told_is_forgotten_when_it_goes_on() -> None:

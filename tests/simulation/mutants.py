@@ -5,6 +5,7 @@ twice, fails the test: then the mutant has to move with the code.
 """
 
 from holdfast.simulation.environment import Promise
+from holdfast.simulation.hardship import SUCCESSION_SEEDS
 from tests.simulation.book_mutants import OF_BOOKS
 from tests.simulation.check_mutants import OF_CHECKS
 from tests.simulation.error_mutants import OF_ERRORS
@@ -560,11 +561,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "not every agent is asked for its copy": Mutant(
         SUCCESSION,
-        "return waited_s > WITHIN_S",
-        "return waited_s > 1.0",
+        "self._far.discard(node)",
+        "self._far.clear()",
         TERMS,
-        first=373,
-        when_asked=True,
+        first=SUCCESSION_SEEDS[0],
     ),
     "nodes are not told which version an attempt runs": Mutant(
         BRIDGE,

@@ -268,7 +268,8 @@ HOST = (
         "connection-cut",
         r"Remote end closed connection|EOF occurred in violation of protocol|"
         r"IncompleteRead\(|ServerDisconnectedError|ClientPayloadError|"
-        r"Connection was closed before we received",
+        r"Connection was closed before we received|"
+        r"RemoteProtocolError: (?:Server disconnected|peer closed connection)",
         Blame.NETWORK,
         "A service closed the connection before its answer was complete.",
         "It restarted, or a proxy between cut it: try again, and read in smaller parts.",

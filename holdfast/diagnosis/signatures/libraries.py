@@ -40,7 +40,8 @@ LIBRARIES = (
     ),
     signature(
         "rate-limited",
-        r"429 (?:Client Error|Too Many Requests)|HTTP Error 429|ClientResponseError: 429",
+        r"429 (?:Client Error|Too Many Requests)|HTTP Error 429|ClientResponseError: 429|"
+        r"\(TooManyRequestsException\) when calling",
         Blame.NETWORK,
         "A service refuses because it was asked too often, mostly by all ranks at once.",
         "Let one rank per node download, then a barrier; use a shared cache or a mirror.",
@@ -51,7 +52,8 @@ LIBRARIES = (
         r"GatewayTimeout)|"
         r"\b50[0234] (?:Server Error|Bad Gateway|Service Unavailable|Gateway Time)|"
         r"HTTP Error 50[0234]|ClientResponseError: 50[0234]|\((?:InternalError|"
-        r"ServiceUnavailable)\) when calling|\[Errno 16\] Service Unavailable",
+        r"ServiceUnavailable)\) when calling|\[Errno 16\] Service Unavailable|invalid status '"
+        r"(?:Service Unavailable|Bad Gateway|Internal Server Error)'|non 200 response 50[0234]",
         Blame.ENVIRONMENT,
         "A service that the script needs failed.",
         "It may recover: Holdfast retries with pauses. Make downloads part of the "
