@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.diagnosis.advice import FLUSH_FAILED
 from holdfast.diagnosis.environment import is_environment, slug_of
+from holdfast.diagnosis.logs import interrupts_itself
 from holdfast.diagnosis.mismatch import NOBODY as NOTHING
 from holdfast.diagnosis.mismatch import Entered, says_so, who
 from holdfast.diagnosis.numbers import first_broken
@@ -373,25 +374,25 @@ def _mismatch(
 
 def cause_of(exited: WorkerExited) -> str:
     """What ended this worker, a key of CAUSES."""
-    number = _signal(exited)
+    error, number = exited.error, _signal(exited)
     if exited.clue:
         return "collective-mismatch"
-    below = loader_was_killed(exited.error) or _killed_below(exited.error) == signal.SIGKILL
+    below = loader_was_killed(error) or _killed_below(error) == signal.SIGKILL
     if exited.oom and (number == signal.SIGKILL or below):
         return "out-of-memory"
     if exited.forkserver and number == signal.SIGKILL:
         return "forkserver-died"
     if exited.store == STORE_DIED_BEFORE and number == signal.SIGKILL:  # its agent did that
         return "store-lost"
-    aborted_after = number == signal.SIGABRT and exited.error is not None
-    if number is not None and not aborted_after:
+    itself = error is not None and (number == signal.SIGABRT or interrupts_itself(error))
+    if number is not None and not itself:
         return _cause_of_signal(number)
     if exited.exit_code == 0:
         return _cause_of_success(exited)
-    if exited.error is not None and is_symptom(exited.error):
+    if error is not None and is_symptom(error):
         return "store-lost" if exited.store else "peer-lost"
-    if exited.error is not None:
-        return _cause_of_exception(exited.error)
+    if error is not None:
+        return _cause_of_exception(error)
     return "not-startable" if exited.exit_code in (126, 127) else "worker-exit"
 
 
@@ -434,7 +435,7 @@ def _cause_of_exception(error: WorkerError) -> str:
     if (slug := slug_of(error)) in ("checkpoint-unusable", "checkpoint-in-use"):
         return slug
     match error.type.rpartition(".")[2]:
-        case "KeyboardInterrupt":
+        case "KeyboardInterrupt" if not interrupts_itself(error):
             return "worker-killed"
         case _ if is_environment(error):
             return "environment"
