@@ -10,10 +10,12 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.actions import Fence, Outcome
@@ -161,6 +163,48 @@ def test_a_home_that_is_named_by_a_link_or_was_moved_is_the_same(
     before = node(folder, 1)
     home.rename(moved)
     assert fence_job(moved / "jobs" / "job").killed == 1 and ended(before)
+
+
+TITLED = """
+import ctypes, subprocess, sys, time
+from pathlib import Path
+start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+ctypes.memset(start, ord("x"), end - start - 1)
+inner = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
+nested = subprocess.Popen(["sleep", "600"], env={"HOLDFAST_NODE": "node-0-nested"})
+print(inner.pid, nested.pid, flush=True)
+time.sleep(600)
+"""
+AGENT = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {TITLED!r}])
+"""
+
+
+def test_what_hides_its_environment_is_of_its_parents_node_and_a_nested_jobs_node_is_not(
+    home: Path, node: Node
+) -> None:
+    """Found by hand: `holdfast chaos` did not know workers that had set their title."""
+    folder = made(home)
+    beside = node(folder, 1)
+    marks = {"HOLDFAST_NODE": id_of(0), "HOLDFAST_JOB_DIR": str(folder)}
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT], env={**os.environ, **marks}, stdout=subprocess.PIPE
+    )
+    assert agent.stdout is not None
+    inner, nested = map(int, agent.stdout.readline().split())
+    [titled] = [child.pid for child in psutil.Process(agent.pid).children()]
+    try:
+        found = fencing.Search(folder, set()).processes()
+        assert found == dict.fromkeys((agent.pid, titled, inner), id_of(0)) | {beside.pid: id_of(1)}
+        assert fence_nodes(folder, [id_of(0)]).killed == 3
+        assert beside.poll() is None and _read_state(nested) == "S"
+        assert ended(agent) and {_read_state(pid) for pid in (titled, inner)} <= {"", "Z"}
+    finally:
+        for pid in (nested, inner, titled, agent.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        agent.communicate()
 
 
 def test_spared_nodes_stay_and_so_does_whoever_asks(
