@@ -25,7 +25,7 @@ from holdfast.controller import (
     versions,
 )
 from holdfast.controller.phases import Phase
-from holdfast.controller.policies import ladder, poison, replace, restart
+from holdfast.controller.policies import ladder, poison, replace, restart, waits
 from holdfast.controller.policies.situation import History, Rung, Situation, Trouble
 from holdfast.controller.state import Failure, State, Trial
 from holdfast.events import Diagnosed, NodesChecked
@@ -143,7 +143,7 @@ def _climb(state: State, verdict: Diagnosed) -> list[AnyAction]:
         actions += _give_up(state, _blamed(state, verdict), chosen.reason)
     elif chosen.rung is Rung.ISOLATE:
         actions += _give_up(state, _named(state, verdict), chosen.reason, innocent=True)
-    return [*actions, *_retire(state), *_restart(state, ladder.delay_s(failure))]
+    return [*actions, *_retire(state), *_restart(state, waits.delay_s(failure))]
 
 
 def _moved_on(state: State, verdict: Diagnosed) -> list[AnyAction]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.actions import Outcome
-from holdfast.controller.policies import poison, replace, restart, shrink
+from holdfast.controller.policies import poison, replace, restart, shrink, waits
 from holdfast.controller.policies.situation import Rung, Situation, Weighed
 from holdfast.events import Severity
 
@@ -27,7 +27,6 @@ ALERTS = 2  # of one kind and device are a fault
 ALERTS_S = 300.0  # within this time
 SURE = 0.5  # a verdict below counts against nobody's machine
 PEOPLE_S = 3600.0  # until somebody has seen that a job is over, and starts it again: assumed
-ROUNDING_S = 0.001  # of sums of seconds since the epoch
 RESIZED = "resized"  # more nodes are there than train
 ALERT = "alert"  # something about a node that may pass
 PUZZLING = 2  # attempts in a row without progress before machines are suspected that nobody blames
@@ -179,8 +178,10 @@ def asks_repetition(s: Situation) -> str:
 
 def asks_isolation(s: Situation) -> str:
     """Why a node should be left that nothing but verdicts speaks against; else empty."""
-    if s.means.held or (alone := _asks_another(s)):
-        return "" if s.means.held else alone
+    if s.means.held:
+        return ""
+    if alone := _asks_another(s):
+        return alone
     trouble, named = s.trouble, s.history.named
     known = trouble.cause in replace.NAMING and trouble.node and trouble.confidence >= SURE
     if not _puzzles(s) or asks_check(s) or not known or named < NAMED or not s.means.spares:
@@ -203,12 +204,12 @@ def _whose(s: Situation) -> str:
 
 def asks_growth(s: Situation) -> str:
     """Why more nodes should train; else empty."""
-    if s.trouble.cause != RESIZED or not s.trouble.trains or _more(s) <= 0:
+    if s.trouble.cause != RESIZED or not s.trouble.trains or waits.more(s) <= 0:
         return ""
     since_s = s.prices.since_change_s
-    if since_s is not None and since_s < grow_wait_s(s) - ROUNDING_S:
+    if since_s is not None and since_s < waits.grow_wait_s(s) - waits.ROUNDING_S:
         return ""
-    return f"{_more(s)} more {'is' if _more(s) == 1 else 'are'} ready"
+    return f"{waits.more(s)} more {'is' if waits.more(s) == 1 else 'are'} ready"
 
 
 def may_repeat(s: Situation) -> bool:
@@ -216,34 +217,6 @@ def may_repeat(s: Situation) -> bool:
     that keeps it from its first step, once whatever a file system may still hide has come."""
     typo = s.trouble.cause in restart.SET_UP and (s.history.stuck_s or 0.0) >= restart.SET_UP_S
     return s.means.exact and s.history.barren < s.means.max_restarts and not typo
-
-
-def delay_s(s: Situation) -> float:
-    """How long to wait before the next attempt."""
-    means, fruitless = s.means, s.history.fruitless
-    if not s.trouble.environment:
-        return restart.backoff_s(fruitless)
-    wait_s = restart.patience_s(fruitless, means.max_restarts, means.window_s)
-    if s.history.restarts >= means.max_restarts:
-        wait_s = max(wait_s, s.history.freed_s + ROUNDING_S)
-    return wait_s
-
-
-def patience_s(s: Situation) -> float:
-    """How long to wait for missing nodes before training without them."""
-    if s.means.replicas:
-        return 0.0
-    even_s = shrink.break_even_s(s.means.size, s.means.missing, s.prices.change_s)
-    return min(shrink.patience_s(even_s, s.prices.expected_s), s.means.node_wait_s)
-
-
-def grow_wait_s(s: Situation) -> float:
-    """How long after the last change of its size the job may grow by itself."""
-    means, prices = s.means, s.prices
-    if means.replicas:
-        return 0.0
-    growths, window_s = s.history.growths, means.window_s
-    return shrink.grow_after_s(means.size, _more(s), prices.change_s, growths, window_s)
 
 
 def _puzzles(s: Situation) -> bool:
@@ -290,10 +263,6 @@ def _restarts_text(s: Situation) -> str:
 def _may_outwait(s: Situation) -> bool:
     """Whether the cap is waited for: nobody set it for this, and the script did nothing wrong."""
     return s.trouble.environment and not s.means.exact and bool(s.history.restarts)
-
-
-def _more(s: Situation) -> int:
-    return s.means.whole(min(s.means.target - s.means.size, s.means.spares))
 
 
 # ── the rows ──────────────────────────────────────────────────────────────────────────────────
@@ -353,7 +322,7 @@ def _restart(s: Situation) -> Weighed:
         *(_goes_on(s), _over(s), _asks_older(s), asks_node(s)),
         *(asks_check(s), asks_repetition(s), asks_isolation(s), _nobody(s)),
     )
-    wait_s = delay_s(s)
+    wait_s = waits.delay_s(s)
     return Weighed(Rung.RESTART, wait_s + _again_s(s), against, _hope(s, wait_s))
 
 
@@ -408,7 +377,7 @@ def _replace(s: Situation) -> Weighed:
     there = means.spares > 0 or (fills and not means.cold)
     arrival_s = s.prices.arrival_s / (max(1, means.size) if there else 1)  # of one node, or of all
     move_s = max(0.0, s.prices.move_s - s.prices.start_s)
-    cost_s = delay_s(s) + _again_s(s) + move_s + arrival_s
+    cost_s = waits.delay_s(s) + _again_s(s) + move_s + arrival_s
     count = means.waiting
     reason = leave or f"{count} node{'s wait' if count != 1 else ' waits'} for a rank{_cold(s)}"
     return Weighed(Rung.REPLACE, cost_s, against, reason)
@@ -451,7 +420,7 @@ def _roll_back(s: Situation) -> Weighed:
     others = ("",) if why else doubts
     against = _first(_goes_on(s), _over(s), asks_code(s), known, *others)
     reason = why or f"step {older} is also committed"
-    cost_s = delay_s(s) + _again_s(s) + s.prices.behind * s.prices.step_s
+    cost_s = waits.delay_s(s) + _again_s(s) + s.prices.behind * s.prices.step_s
     return Weighed(Rung.ROLL_BACK, cost_s, against, reason)
 
 
@@ -464,7 +433,7 @@ def _roll_code(s: Situation) -> Weighed:
 def _check(s: Situation) -> Weighed:
     why = asks_check(s)
     against = _first(_goes_on(s), _over(s), _asks_older(s), "" if why else _unchecked(s))
-    return Weighed(Rung.CHECK, s.prices.check_s + delay_s(s) + _again_s(s), against, why)
+    return Weighed(Rung.CHECK, s.prices.check_s + waits.delay_s(s) + _again_s(s), against, why)
 
 
 def _unchecked(s: Situation) -> str:
@@ -532,14 +501,14 @@ def _stays_short(s: Situation) -> str:
 def _wait(s: Situation) -> Weighed:
     prices = s.prices
     none = "no more nodes are expected" if s.trouble.alone else ""
-    overdue = _shrinkable(s) and prices.waited_s >= patience_s(s) - ROUNDING_S
+    overdue = _shrinkable(s) and prices.waited_s >= waits.patience_s(s) - waits.ROUNDING_S
     even = f"continuing with {s.means.left} nodes costs less than waiting"
     against = _first(_stays_short(s), none, even if overdue else "")
     cost_s = _expected_s(s) + _again_s(s)
     known = f"nodes are expected in {_expected_s(s):.3g} s"
     reason = known if prices.expected_s is not None else "when nodes will arrive is unknown"
     if _shrinkable(s):
-        reason += f"; worth waiting up to {patience_s(s):.3g} s"
+        reason += f"; worth waiting up to {waits.patience_s(s):.3g} s"
     return Weighed(Rung.WAIT, cost_s, against, reason)
 
 
@@ -579,8 +548,8 @@ def _grow(s: Situation) -> Weighed:
 
 
 def _as_many(s: Situation) -> str:
-    if s.trouble.cause == RESIZED and _more(s) > 0:
-        return f"at the earliest {grow_wait_s(s):.3g} s after the last resize"
+    if s.trouble.cause == RESIZED and waits.more(s) > 0:
+        return f"at the earliest {waits.grow_wait_s(s):.3g} s after the last resize"
     return "no additional node is available"
 
 
