@@ -21,6 +21,7 @@ from holdfast.agent import cleaners, node_memory
 from holdfast.agent.processes import parent_of, pids
 from holdfast.drivers.nodes import FOLDER_VARIABLE, NODE_VARIABLE, KnownNode, known_nodes
 from holdfast.errors import Error
+from holdfast.files import require_proc
 
 KILL_TIMEOUT_S = 10.0
 PAUSE_S = 0.005
@@ -170,7 +171,9 @@ class _Marks(NamedTuple):
 
 
 def _marks() -> dict[int, _Marks]:
-    """Of every process but this one and those of other users."""
+    """Of every process but this one and those of other users. Raises `Error` where numbers of
+    processes may mean others: they are about to be killed."""
+    require_proc()
     found = {}
     for pid in pids():
         environment = _environment(pid)

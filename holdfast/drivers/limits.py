@@ -13,6 +13,7 @@ import psutil
 
 from holdfast.agent.environment import worker_count
 from holdfast.errors import Error
+from holdfast.files import require_proc
 from holdfast.spec import Job
 
 FILES_MIN = 64  # that Python, torch and our own sockets have open at once
@@ -28,7 +29,9 @@ FILE_BYTES_MIN = 64 * 1024 * 1024  # journal, logs, and memory of snapshots, whi
 
 
 def require_limits(job: Job) -> None:
-    """Raise `Error` limit-too-small if this job cannot run below the limits of this shell."""
+    """Raise `Error` limit-too-small if this job cannot run below the limits of this shell, and
+    platform-unsupported if its processes could not be found."""
+    require_proc()
     nodes = job.nodes.count + job.nodes.spare_count
     workers = worker_count(job, os.environ)
     files = max(FILES_MIN, FILES_MIN // 2 + max(FILES_PER_NODE * nodes, FILES_PER_WORKER * workers))

@@ -207,6 +207,19 @@ def test_what_hides_its_environment_is_of_its_parents_node_and_a_nested_jobs_nod
         agent.communicate()
 
 
+def test_nothing_is_killed_where_numbers_of_processes_may_mean_others(
+    home: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(home)
+    process = node(folder)
+    monkeypatch.setattr(os, "readlink", lambda _path: str(os.getpid() + 1))
+    for act in (fence_job, living):
+        with pytest.raises(Error) as raised:
+            act(folder)
+        assert raised.value.slug == "platform-unsupported"
+    assert process.poll() is None
+
+
 def test_spared_nodes_stay_and_so_does_whoever_asks(
     home: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
