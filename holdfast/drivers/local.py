@@ -71,10 +71,7 @@ def run_job(job: Job, folder: Path, lock: int | None = None, *, on_event: Observ
         former = engine.clear()
         say_stuck(former)
         if former.killed:
-            say(
-                f"{former.killed} processes of an earlier job {job.name} were killed: its folder had "
-                "been removed while it ran"
-            )
+            say(f"killed {former.killed} processes of an earlier {job.name}: its folder was gone")
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         return _run(job, folder, (controller, book), engine, JobSubmitted(), on_event)
 
