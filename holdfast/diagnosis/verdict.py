@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.diagnosis.advice import FLUSH_FAILED
 from holdfast.diagnosis.environment import is_environment, slug_of
+from holdfast.diagnosis.limits import limit_reached
 from holdfast.diagnosis.logs import interrupts_itself
 from holdfast.diagnosis.mismatch import NOBODY as NOTHING
 from holdfast.diagnosis.mismatch import Entered, says_so, who
@@ -150,7 +151,7 @@ CAUSES: dict[str, KnownCause] = {
     "limit-reached": KnownCause(
         Weight.CAUSE,
         CODE,
-        "A per-process limit was reached: open files (`ulimit -n`) or file size (`ulimit -f`).",
+        "A limit was reached: open files (`ulimit -n`), file size (`ulimit -f`), processes (`-u`).",
     ),
     "port-taken": KnownCause(
         Weight.CAUSE, ENVIRONMENT, "The port of the rendezvous store was in use."
@@ -236,7 +237,6 @@ MEMORY = re.compile(
     r"out of memory|can't allocate memory|Cannot allocate memory|CUBLAS_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
-LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
 DEVICE = re.compile(
     r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda"
     r"|uncorrectable NVLink error|CUDA_ERROR_(?:NVLINK_UNCORRECTABLE|ILLEGAL_ADDRESS)"
@@ -468,7 +468,7 @@ def _cause_of_message(error: WorkerError) -> str:
         return "port-taken"
     if "No space left on device" in error.message:
         return "disk-full"
-    if LIMIT.search(error.message):
+    if limit_reached(error):
         return "limit-reached"
     if DEVICE_ASSERT in error.message:
         return "worker-exception"
@@ -541,9 +541,7 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "peer-lost":
             return f"{who} lost its connection to a peer that had exited or hung."
         case "limit-reached" if exited.error is not None:
-            size = "File too large" in exited.error.message
-            which = "file size limit (ulimit -f)" if size else "open files limit (ulimit -n)"
-            return f"{who} reached the {which}: {_said(exited.error)}"
+            return f"{who} reached the {limit_reached(exited.error)}: {_said(exited.error)}"
         case "worker-killed" if exited.error is not None:
             return f"{who} failed with {_said(exited.error)}{_loader_hint(exited.error)}"
         case _ if exited.error is not None:

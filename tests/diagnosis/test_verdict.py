@@ -110,6 +110,7 @@ CASES = [
     ("store-lost", exited(number=signal.SIGKILL, store=STORE_DIED_BEFORE)),
     ("limit-reached", exited(error=raised("OSError", "[Errno 24] Too many open files: 'x'"))),
     ("limit-reached", exited(error=raised("OSError", "[Errno 27] File too large"))),
+    ("limit-reached", exited(error=raised("RuntimeError", "can't start new thread"))),
     ("worker-crashed", exited(number=signal.SIGSEGV, forkserver="signal 9")),
     ("worker-crashed", exited(number=signal.SIGSEGV)),
     ("worker-crashed", exited(number=signal.SIGBUS)),
