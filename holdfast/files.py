@@ -186,7 +186,7 @@ def unusable(error: OSError, what: str = "") -> Error:
     why = error.strerror or str(error) or type(error).__name__
     why = f"{why}: {path}" if path and what else why
     what = what or (f"cannot use {path}" if path else "the operating system returned an error")
-    if path.startswith("/proc/") and not os.path.lexists("/proc/self"):
+    if f"{path}/".startswith("/proc/") and not os.path.lexists("/proc/self"):
         return _without_proc(why if path in why else f"{why}: {path}")
     there = shlex.quote(path) if path else '"${HOLDFAST_HOME:-$HOME/.holdfast}"'
     home = "or set HOLDFAST_HOME to a folder"

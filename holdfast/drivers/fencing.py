@@ -183,6 +183,24 @@ def _marks() -> dict[int, _Marks]:
     return found
 
 
+def controllers_without_folder(folder: Path) -> list[int]:
+    """Processes of ours that hold the lock of a job whose folder was removed from there."""
+    gone = f"{folder.parent.resolve() / folder.name}/lock (deleted)"
+    return [pid for pid in sorted(pids()) if pid != os.getpid() and _has_open(pid, gone)]
+
+
+def _has_open(pid: int, link: str) -> bool:
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{number}") == link:
+                return True
+    return False
+
+
 def _below(nodes: Mapping[int, str], unmarked: Iterable[int]) -> dict[int, str]:
     """Live processes among the `unmarked` whose next ancestor that is not is one of `nodes`."""
     if not nodes:

@@ -20,6 +20,7 @@ import pytest
 
 from holdfast.actions import Fence, Outcome
 from holdfast.agent import node_memory
+from holdfast.cli.locate import job_folder
 from holdfast.controller import Limits
 from holdfast.drivers import fencing, local, records
 from holdfast.drivers.engines import Processes
@@ -357,6 +358,36 @@ def test_who_only_looks_for_a_controller_keeps_nobody_from_being_it(
             pass
     assert raised.value.slug == "job-running"
     assert not list(pauses), "as long as it took"
+
+
+HOLDS_LOCK = """
+import os, sys, time
+fd = os.open(sys.argv[1] + "/lock", os.O_RDWR)
+print("has it", flush=True)
+time.sleep(600)
+"""
+
+
+def test_of_a_job_whose_folder_was_removed_the_controller_that_still_runs_is_named(
+    home: Path,
+) -> None:
+    """Found by hand: it trained on, and no command would tell how to stop it."""
+    folder = made(home)
+    words = [sys.executable, "-c", HOLDS_LOCK, str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == b"has it\n"
+            assert fencing.controllers_without_folder(folder) == [], "it is there"
+            shutil.rmtree(folder)
+            with pytest.raises(Error) as raised:
+                job_folder("job")
+            assert raised.value.slug == "job-not-found"
+            assert raised.value.help.startswith(f"kill {holder.pid} ")
+            with pytest.raises(Error) as raised:
+                job_folder("jo")
+            assert "kill" not in raised.value.help
+        finally:
+            holder.kill()
 
 
 def test_a_record_that_cannot_be_replaced_stays(
