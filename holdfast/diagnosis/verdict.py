@@ -237,6 +237,7 @@ MEMORY = re.compile(
     r"out of memory|can't allocate memory|Cannot allocate memory|CUBLAS_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
+RULES = re.compile(r"^(?:[=*#~_-]{8,}\n)+")
 DEVICE = re.compile(
     r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda"
     r"|uncorrectable NVLink error|CUDA_ERROR_(?:NVLINK_UNCORRECTABLE|ILLEGAL_ADDRESS)"
@@ -569,8 +570,8 @@ def _said(error: WorkerError) -> str:
 
 
 def _first_line(error: WorkerError) -> str:
-    """Of its message, as it is; "…" where more follows."""
-    whole = error.message.strip()
+    """Of its message, as it is, without rules that are drawn above it; "…" where more follows."""
+    whole = RULES.sub("", error.message.strip())
     message = whole.partition("\n")[0][:SAID_CHARS_MAX]
     return message + ("…" if len(message) < len(whole) else "")
 

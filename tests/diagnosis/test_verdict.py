@@ -355,6 +355,13 @@ def test_a_rank_that_finished_is_not_counted_as_failed() -> None:
     assert verdict.also_failed == 0
 
 
+def test_a_rule_that_is_drawn_above_a_message_is_not_what_it_says() -> None:
+    """Found by hand with torchrun as the command: "failed with ChildFailedError: =====…"."""
+    message = f"\n{'=' * 60}\ntrain.py FAILED\n{'-' * 60}\nFailures:\n"
+    error = raised("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", message)
+    assert "ChildFailedError: train.py FAILED… (/home" in weigh([exited(error=error)]).summary
+
+
 def test_the_signature_is_the_same_for_the_same_bug_with_another_message() -> None:
     one = weigh([exited(error=raised("ValueError", "loss is 1.5"))])
     other = weigh([exited(error=raised("ValueError", "loss is 9.1"))])

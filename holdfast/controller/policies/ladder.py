@@ -90,13 +90,23 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
     if not trouble.ended or _may_outwait(s):
         return None
     if history.restarts >= means.max_restarts:
-        cap = f"{means.max_restarts} restarts in {means.window_s:g} s are allowed"
-        account = f"{cap}, all of them used; last: {trouble.summary}"
+        account = f"{_cap_text(means.max_restarts, means.window_s)}; last: {trouble.summary}"
     elif history.barren >= means.max_restarts and not trouble.environment:  # each of them was slow
-        account = f"{history.barren} restarts in a row without progress; last: {trouble.summary}"
+        account = f"{_restarts_text(s)} in a row without progress; last: {trouble.summary}"
     else:
         return None
     return Outcome.FAILED if trouble.user_error else Outcome.GAVE_UP, account
+
+
+def _cap_text(most: int, window_s: float) -> str:
+    if most == 0:
+        return "no restart is allowed"
+    within = f"{most} restart{'s' if most != 1 else ''} in {window_s:g} s"
+    return (
+        f"{within} is allowed, and was used"
+        if most == 1
+        else f"{within} are allowed, all of them used"
+    )
 
 
 def asks_code(s: Situation) -> str:
