@@ -29,6 +29,7 @@ be full and networks part; where these are not permitted, the kinds that need th
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -40,10 +41,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import msgspec
 import yaml
@@ -77,6 +80,7 @@ NO_STEPS_S = 10.0  # hang_timeout_s of a job without steps
 NAME = "faults"
 LASTS_S = {"partition": 12.0}  # what is done from outside and can be taken back; others:
 LASTS_ELSE_S = 8.0
+STOPS_WITHIN_S = 120.0
 XID = (
     "3,4711,5026000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, "
     "GPU has fallen off the bus.\n"
@@ -105,6 +109,7 @@ def main() -> None:
     """Run the campaign."""
     arguments = _arguments()
     enter()
+    signal.signal(signal.SIGTERM, _terminated)
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     folder.mkdir(exist_ok=True)
     try:
@@ -116,6 +121,12 @@ def main() -> None:
     report("Faults in a job of two ranks", rows, as_json=False, note=note)
     if arguments.json:
         print(json.dumps({"machine": machine(), "faults": rows, **more}, allow_nan=False))
+
+
+def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    """Ends us the way an exception does, so that nothing is left behind; once."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _arguments() -> argparse.Namespace:
@@ -199,7 +210,8 @@ def _suffered(stage: Stage, faults: list[Fault], step_timeout_s: float | None) -
         process = _start(stage, words, step_timeout_s)
     else:
         process = _start_without_steps(stage, ["--plan", str(plan)], step_timeout_s)
-    _attend(process, stage, plan, faults)
+    with _ending(process):
+        _attend(process, stage, plan, faults)
     incidents = _incidents(folder)
     for number, fault in enumerate(faults):
         marks = [*folder.glob(f"plan.json.{number}"), *folder.glob(f"plan.json.{number}.*")]
@@ -251,6 +263,18 @@ def _run(stage: Stage, job: dict[str, Any], recovery: dict[str, Any]) -> "subpro
     command = [*stage.words, HOLDFAST, "run", str(folder / "job.yaml")]
     with open(folder / "terminal", "wb") as out:
         return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+
+
+@contextlib.contextmanager
+def _ending(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Whatever ends this block, and us with it, the job ends, too: first cleanly, then at once."""
+    try:
+        yield
+    finally:
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOPS_WITHIN_S)
 
 
 def _attend(
@@ -436,15 +460,14 @@ def _clean(
     """Noise and no fault."""
     stage, seconds, record = Stage(folder), arguments.clean, arguments.record
     notes = ["--record", str(folder / "steps")]
-    process = _start(stage, ["--noise", "--steps", "100000000", *(notes if record else ())])
-    end = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < end:
-        time.sleep(1.0)
-    status = json.loads(_ask(folder, "status"))
-    process.send_signal(signal.SIGINT)
-    process.wait(120)
-    incidents = _incidents(folder)
-    stage.close()
+    with contextlib.closing(stage):
+        process = _start(stage, ["--noise", "--steps", "100000000", *(notes if record else ())])
+        with _ending(process):
+            end = time.monotonic() + seconds
+            while process.poll() is None and time.monotonic() < end:
+                time.sleep(1.0)
+            status = json.loads(_ask(folder, "status"))
+        incidents = _incidents(folder)
     journal = (folder / "home" / "jobs" / NAME / "journal.jsonl").read_text()
     row: Row = {
         "seconds": seconds,

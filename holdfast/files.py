@@ -114,6 +114,27 @@ def require_home() -> None:
         ) from error
 
 
+def require_proc() -> None:
+    """Raise `Error` platform-unsupported where /proc does not show this process by its number: it
+    is not mounted, or is that of another PID namespace, in which numbers are other processes."""
+    try:
+        shown_as = os.readlink("/proc/self")
+    except OSError as error:
+        raise _without_proc(f"/proc/self: {error.strerror}; it is not mounted") from error
+    if shown_as != str(os.getpid()):
+        why = f"it shows this process as {shown_as}, and its process ID here is {os.getpid()}"
+        raise _without_proc(f"{why}: it belongs to another PID namespace")
+
+
+def _without_proc(why: str) -> Error:
+    return Error(
+        "platform-unsupported",
+        "/proc cannot be used",
+        why=why,
+        help="mount -t proc proc /proc   (with unshare --pid: add --fork --mount-proc)",
+    )
+
+
 def require_text(name: str, text: str) -> None:
     """Raise `Error` unless `text` can be stored, as UTF-8, and given to the system, in the encoding
     of the locale; `name` says what it is."""
@@ -165,6 +186,8 @@ def unusable(error: OSError, what: str = "") -> Error:
     why = error.strerror or str(error) or type(error).__name__
     why = f"{why}: {path}" if path and what else why
     what = what or (f"cannot use {path}" if path else "the operating system returned an error")
+    if f"{path}/".startswith("/proc/") and not os.path.lexists("/proc/self"):
+        return _without_proc(why if path in why else f"{why}: {path}")
     there = shlex.quote(path) if path else '"${HOLDFAST_HOME:-$HOME/.holdfast}"'
     home = "or set HOLDFAST_HOME to a folder"
     if error.errno == errno.ENOENT and not path and _is_nowhere():

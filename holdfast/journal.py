@@ -113,9 +113,12 @@ class Journal:
         self._pending += self._line
 
     def sync(self) -> None:
-        """Make everything appended durable. Raises `JournalFullError`, and may then be retried."""
+        """Make everything appended durable. Raises `JournalFullError`, and may then be retried, and
+        `Error` job-replaced: nothing may follow from what nobody reads."""
         if not self._pending:
             return
+        if self.replaced:
+            raise _replaced(self._path)
         try:
             self._write()
         except OSError as error:
@@ -123,9 +126,18 @@ class Journal:
                 raise
             self._write_into_reserve()
 
+    @property
+    def replaced(self) -> bool:
+        """Whether its name is another file's: the folder was removed, and a job was made there. One
+        that is only removed goes on: its job trains, and would not train any better for knowing."""
+        try:
+            return not os.path.samestat(os.fstat(self._fd), os.stat(self._path))
+        except OSError:
+            return False
+
     def save(self, state: State) -> None:
         """Write the state beside the journal if it is time to; failing to is harmless."""
-        if self.seq - self._saved_seq < STATE_EVERY or self._pending:
+        if self.seq - self._saved_seq < STATE_EVERY or self._pending or self.replaced:
             return
         self._saved_seq = self.seq
         saved = Saved(
@@ -142,11 +154,14 @@ class Journal:
 
     def close(self) -> None:
         """Make everything durable and give back the reserve."""
+        replaced = self.replaced
         with contextlib.suppress(JournalFullError):
-            self.sync()
+            if not replaced:
+                self.sync()
         os.close(self._fd)
         with contextlib.suppress(OSError):
-            _reserve_path(self._path).unlink()
+            if not replaced:
+                _reserve_path(self._path).unlink()
 
     def _write(self) -> None:
         try:
@@ -333,6 +348,16 @@ def _corrupt(path: Path, seq: int, at: int, why: str) -> Error:
         f"{path}, line {seq + 1}, at byte {at}",
         why=f"{why}{sound}",
         help="restore the file from a backup, or start the job under a new name",
+    )
+
+
+def _replaced(path: Path) -> Error:
+    name = path.parent.name
+    return Error(
+        "job-replaced",
+        f"this controller of job {name!r} ends: its record was removed, and another one is there",
+        why=f"{path} is not the file that it writes to",
+        help=f"holdfast status {name}   (of the job whose record is there)",
     )
 
 

@@ -48,6 +48,13 @@ SLUGS: dict[str, Slug] = {
         "A controller holds this job's lock; a job has exactly one controller. `holdfast watch "
         "NAME` shows its progress, `holdfast stop NAME` stops it.",
     ),
+    "job-replaced": Slug(
+        ExitStatus.PLATFORM,
+        "The folder of a job was removed or moved while its controller was running, and another "
+        "one of that name was made or restored. The old controller ends without touching the new "
+        "folder; a new job of that name has ended the old one's processes when it began. A job "
+        "whose record was restored is taken over by `holdfast resume NAME`.",
+    ),
     "limit-too-small": Slug(
         ExitStatus.PLATFORM,
         "A per-process limit of this shell (`ulimit -a`) is too small for the job: the number of "
@@ -232,7 +239,7 @@ SLUGS: dict[str, Slug] = {
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,
         "Holdfast needs Linux: it relies on memfd, PR_SET_PDEATHSIG and process groups. For a job "
-        "on this machine it needs the loopback interface, too.",
+        "on this machine it needs the loopback interface and /proc of its own PID namespace, too.",
     ),
     "not-tracked": Slug(
         ExitStatus.USAGE,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files import open_plain, read_plain, unusable, write_durable
+from holdfast.errors import Error
+from holdfast.files import open_plain, read_plain, require_proc, unusable, write_durable
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
@@ -52,3 +53,28 @@ def test_an_error_of_the_system_has_its_own_story(number: int, slug: str) -> Non
     assert "/a b/c" not in found.help or "'/a b/c'" in found.help
     without = unusable(OSError(number, os.strerror(number)), "cannot create it")
     assert (without.slug, without.what) == (slug, "cannot create it")
+
+
+def test_without_proc_or_with_that_of_another_namespace_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by hand: it was said that HOLDFAST_HOME should be set, because of /proc/meminfo."""
+    require_proc()
+    gone = FileNotFoundError(errno.ENOENT, "No such file or directory", "/proc/meminfo")
+    assert unusable(gone).slug == "path-unusable"
+    monkeypatch.setattr(os, "readlink", lambda _path: str(os.getpid() + 1))
+    with pytest.raises(Error, match="another PID namespace") as raised:
+        require_proc()
+    assert raised.value.slug == "platform-unsupported"
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "readlink", _missing)
+    monkeypatch.setattr(os.path, "lexists", lambda _path: False)
+    with pytest.raises(Error, match="it is not mounted"):
+        require_proc()
+    told = unusable(gone)
+    assert told.slug == "platform-unsupported" and "/proc/meminfo" in told.why
+    assert "HOLDFAST_HOME" not in told.help and "mount -t proc" in told.help
+
+
+def _missing(path: str) -> str:
+    raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)

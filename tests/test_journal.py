@@ -236,3 +236,26 @@ def _fill(folder: Path) -> None:
     with (folder / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"\0" * 4096)
+
+
+def test_whose_folder_has_another_job_now_decides_nothing_more_and_touches_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder was removed or moved, and the name was used again, while it ran."""
+    monkeypatch.setattr(journal, "STATE_EVERY", 1)
+    folder = tmp_path / "x"
+    folder.mkdir()
+    controller, book = Controller(LIMITS), journal.Journal.create(folder / "journal.jsonl", HEADER)
+    _record(book, controller, EVENTS[:1])
+    folder.rename(tmp_path / "moved")
+    _record(book, controller, EVENTS[1:2])  # what nobody has replaced goes on
+    folder.mkdir()
+    other = journal.Journal.create(folder / "journal.jsonl", HEADER)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(Error) as raised:
+        _record(book, controller, EVENTS[2:])
+    assert raised.value.slug == "job-replaced"
+    book.save(controller.state)
+    book.close()
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    other.close()

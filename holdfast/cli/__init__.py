@@ -18,6 +18,9 @@ from holdfast.errors import Error, ExitStatus
 LIVE_LONG = "run", "resume", "controller", "agent", "operator", "federate", "dashboard"  # commands
 
 
+NO_THREAD = "can't start new thread"
+
+
 def command() -> int:
     """What the shell starts. Once all is said, another Ctrl-C has nothing left to end: it would
     only hide how the job has ended behind a traceback of Python's own exit."""
@@ -48,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnicodeEncodeError as exc:
         return _failed(_of_the_locale(exc))
     except RuntimeError as exc:
-        return _failed(_without_home(exc))
+        return _failed(_without_what_it_needs(exc))
     except MemoryError as exc:
         return _failed(_without_memory(exc))
 
@@ -175,10 +178,14 @@ def _of_the_locale(exc: UnicodeEncodeError) -> Error:
     return not_text("a name", exc.object)
 
 
-def _without_home(exc: RuntimeError) -> Error:
-    """What pathlib raises for `~` where there is no home; anything else is a mistake of ours."""
+def _without_what_it_needs(exc: RuntimeError) -> Error:
+    """What pathlib raises for `~` where there is no home, or Python where it may start no thread;
+    anything else is a mistake of ours."""
+    from holdfast.drivers.limits import no_more_tasks
     from holdfast.files import require_home
 
+    if NO_THREAD in str(exc):
+        return no_more_tasks(f"{exc}: neither may the processes of a job")
     try:
         require_home()
     except Error as error:

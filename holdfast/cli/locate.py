@@ -52,6 +52,13 @@ def _require_access(names: Iterable[str]) -> None:
 
 
 def _unknown(name: str, known: list[str]) -> Error:
+    from holdfast.drivers.fencing import controllers_without_folder
+    from holdfast.drivers.records import job_dir
+
+    if living := controllers_without_folder(job_dir(name)):
+        pid = living[0]
+        why = f"its folder was removed while it ran, and its controller, process {pid}, still runs"
+        return _not_found(f"there is no job {name!r}", why, f"kill {pid}   (which stops the job)")
     close = difflib.get_close_matches(name, known, n=1)
     if close:
         why, remedy = f"did you mean {close[0]}?", f"holdfast status {close[0]}"

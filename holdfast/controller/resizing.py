@@ -9,7 +9,7 @@ many at a time as memory survives, because those that go take their snapshots al
 from holdfast.actions import AnyAction, Fence
 from holdfast.controller import attempts, choices, incidents, nodes, sizes
 from holdfast.controller.phases import Phase
-from holdfast.controller.policies import ladder, restart
+from holdfast.controller.policies import ladder, restart, waits
 from holdfast.controller.policies.situation import History, Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import Keeps, ScaleRequested
@@ -48,7 +48,7 @@ def review(state: State) -> list[AnyAction]:
     situation = choices.situation(state, trouble, History(growths=len(sizing.growths)))
     chosen = ladder.choose(situation)
     if chosen.rung is not Rung.GROW:
-        sizing.grow_deadline = (sizing.changed_at or 0.0) + ladder.grow_wait_s(situation)
+        sizing.grow_deadline = (sizing.changed_at or 0.0) + waits.grow_wait_s(situation)
         if sizing.grow_deadline != before:
             choices.record(state, chosen, trouble, incident=False)
         return []

@@ -7,7 +7,7 @@ rests on what a change has cost in this job. Where the bounds are one number not
 """
 
 from holdfast.controller import choices, conditions, incidents, nodes
-from holdfast.controller.policies import ladder
+from holdfast.controller.policies import ladder, waits
 from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import Progress
@@ -96,7 +96,7 @@ def shrinks(state: State, *, alone: str = "") -> bool:
         choices.record(state, chosen, trouble)
     if chosen.rung is not Rung.SHRINK:
         if able and sizing.short_since is not None:
-            due = sizing.shrink_deadline = sizing.short_since + ladder.patience_s(situation)
+            due = sizing.shrink_deadline = sizing.short_since + waits.patience_s(situation)
             state.why += f"; with {left} of them in {due - state.now:.3g} s (break-even)"
         return False
     change(state, left, chosen.reason)

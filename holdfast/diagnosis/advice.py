@@ -68,8 +68,8 @@ ADVICE: dict[str, str] = {
     "remapped rows, and replace it if it recurs. `holdfast check` on it before it is used.",
     "disk-full": "Free space in the place that the message names, or keep fewer checkpoints "
     "(checkpoints.*.keep).",
-    "limit-reached": "Raise the limit (ulimit -n, ulimit -f, or that of the container), or open "
-    "fewer files: torch.multiprocessing.set_sharing_strategy('file_system').",
+    "limit-reached": "Raise the limit (ulimit -n, -f or -u, or that of the container), start fewer "
+    "threads, or open fewer files: torch.multiprocessing.set_sharing_strategy('file_system').",
     "port-taken": "Another program listens on the port. No action is needed if it happened once; "
     "otherwise do not set MASTER_PORT by hand.",
     "store-lost": "Find out who killed a process of the agent on the node of rank 0: the kernel's "

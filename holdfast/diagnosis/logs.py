@@ -20,6 +20,7 @@ from holdfast.events import WorkerError
 PREFIX = re.compile(r"(?:\[[A-Za-z_]*\d+\]:(?: (?=\S| {2}|$))?)+")  # torch's and torchrun's ranks
 HEADER = re.compile(r"^(Original |Exception Group )?Traceback \(most recent call last\):$")
 FRAME = re.compile(r'^ +File "(.+)", line (\d+)(?:, in .*)?$')
+RAISES = re.compile(r"\braise [A-Za-z_]")
 EXCEPTION = re.compile(r"^([A-Za-z_][\w.<>]*)(?::(?: (.*))?)?$")
 MARGIN = re.compile(r"^ *(?:\+(?!-)|\|) ?")
 MEMBER = re.compile(r"^ *\+[-+]+ (?:\d+|\.\.\.) -+$")
@@ -88,6 +89,18 @@ def parse_traceback(text: str) -> WorkerError | None:
 def raised_in(text: str) -> list[Raised]:
     """Every exception of the last traceback, in the order Python prints them."""
     return _last_chain(text)[1]
+
+
+def interrupts_itself(error: WorkerError) -> bool:
+    """Whether a statement of the user's own code raised this KeyboardInterrupt, as its traceback
+    shows: then nobody has sent SIGINT, though Python ends the process as if somebody had."""
+    lines = error.traceback.splitlines()
+    frames = [(at, found) for at, line in enumerate(lines) if (found := FRAME.match(line))]
+    if error.type != "KeyboardInterrupt" or not frames:
+        return False
+    at, innermost = frames[-1]
+    source = "\n".join(line for line in lines[at + 1 :] if line.startswith(" "))
+    return not is_library(innermost.group(1)) and RAISES.search(source) is not None
 
 
 def is_library(file: str) -> bool:

@@ -17,6 +17,8 @@ import msgspec
 
 from holdfast.diagnosis.advice import FLUSH_FAILED
 from holdfast.diagnosis.environment import is_environment, slug_of
+from holdfast.diagnosis.limits import limit_reached
+from holdfast.diagnosis.logs import interrupts_itself
 from holdfast.diagnosis.mismatch import NOBODY as NOTHING
 from holdfast.diagnosis.mismatch import Entered, says_so, who
 from holdfast.diagnosis.numbers import first_broken
@@ -149,7 +151,7 @@ CAUSES: dict[str, KnownCause] = {
     "limit-reached": KnownCause(
         Weight.CAUSE,
         CODE,
-        "A per-process limit was reached: open files (`ulimit -n`) or file size (`ulimit -f`).",
+        "A limit was reached: open files (`ulimit -n`), file size (`ulimit -f`), processes (`-u`).",
     ),
     "port-taken": KnownCause(
         Weight.CAUSE, ENVIRONMENT, "The port of the rendezvous store was in use."
@@ -235,7 +237,7 @@ MEMORY = re.compile(
     r"out of memory|can't allocate memory|Cannot allocate memory|CUBLAS_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
-LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
+RULES = re.compile(r"^(?:[=*#~_-]{8,}\n)+")
 DEVICE = re.compile(
     r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda"
     r"|uncorrectable NVLink error|CUDA_ERROR_(?:NVLINK_UNCORRECTABLE|ILLEGAL_ADDRESS)"
@@ -373,25 +375,25 @@ def _mismatch(
 
 def cause_of(exited: WorkerExited) -> str:
     """What ended this worker, a key of CAUSES."""
-    number = _signal(exited)
+    error, number = exited.error, _signal(exited)
     if exited.clue:
         return "collective-mismatch"
-    below = loader_was_killed(exited.error) or _killed_below(exited.error) == signal.SIGKILL
+    below = loader_was_killed(error) or _killed_below(error) == signal.SIGKILL
     if exited.oom and (number == signal.SIGKILL or below):
         return "out-of-memory"
     if exited.forkserver and number == signal.SIGKILL:
         return "forkserver-died"
     if exited.store == STORE_DIED_BEFORE and number == signal.SIGKILL:  # its agent did that
         return "store-lost"
-    aborted_after = number == signal.SIGABRT and exited.error is not None
-    if number is not None and not aborted_after:
+    itself = error is not None and (number == signal.SIGABRT or interrupts_itself(error))
+    if number is not None and not itself:
         return _cause_of_signal(number)
     if exited.exit_code == 0:
         return _cause_of_success(exited)
-    if exited.error is not None and is_symptom(exited.error):
+    if error is not None and is_symptom(error):
         return "store-lost" if exited.store else "peer-lost"
-    if exited.error is not None:
-        return _cause_of_exception(exited.error)
+    if error is not None:
+        return _cause_of_exception(error)
     return "not-startable" if exited.exit_code in (126, 127) else "worker-exit"
 
 
@@ -434,7 +436,7 @@ def _cause_of_exception(error: WorkerError) -> str:
     if (slug := slug_of(error)) in ("checkpoint-unusable", "checkpoint-in-use"):
         return slug
     match error.type.rpartition(".")[2]:
-        case "KeyboardInterrupt":
+        case "KeyboardInterrupt" if not interrupts_itself(error):
             return "worker-killed"
         case _ if is_environment(error):
             return "environment"
@@ -467,7 +469,7 @@ def _cause_of_message(error: WorkerError) -> str:
         return "port-taken"
     if "No space left on device" in error.message:
         return "disk-full"
-    if LIMIT.search(error.message):
+    if limit_reached(error):
         return "limit-reached"
     if DEVICE_ASSERT in error.message:
         return "worker-exception"
@@ -540,9 +542,7 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "peer-lost":
             return f"{who} lost its connection to a peer that had exited or hung."
         case "limit-reached" if exited.error is not None:
-            size = "File too large" in exited.error.message
-            which = "file size limit (ulimit -f)" if size else "open files limit (ulimit -n)"
-            return f"{who} reached the {which}: {_said(exited.error)}"
+            return f"{who} reached the {limit_reached(exited.error)}: {_said(exited.error)}"
         case "worker-killed" if exited.error is not None:
             return f"{who} failed with {_said(exited.error)}{_loader_hint(exited.error)}"
         case _ if exited.error is not None:
@@ -570,8 +570,8 @@ def _said(error: WorkerError) -> str:
 
 
 def _first_line(error: WorkerError) -> str:
-    """Of its message, as it is; "…" where more follows."""
-    whole = error.message.strip()
+    """Of its message, as it is, without rules that are drawn above it; "…" where more follows."""
+    whole = RULES.sub("", error.message.strip())
     message = whole.partition("\n")[0][:SAID_CHARS_MAX]
     return message + ("…" if len(message) < len(whole) else "")
 

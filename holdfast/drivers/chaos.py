@@ -93,7 +93,9 @@ def victim_of(folder: Path, rank: int | None) -> Victim:
         raise Error(
             "job-not-running",
             f"no worker of job {folder.name} is running",
-            why=f"it is {status.phase.replace('_', ' ')}",
+            why=f"it has ended: {status.outcome.replace('_', ' ')}"
+            if status.outcome is not None
+            else f"it is {status.phase.replace('_', ' ')}",
             help=f"holdfast status {folder.name}",
         )
     chosen = random.choice(_ranks(nodes)) if rank is None else rank

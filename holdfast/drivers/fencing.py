@@ -4,6 +4,8 @@ A process belongs to a node if it carries the node's id in its environment, and 
 carries the job's folder there. That folder is compared as a file, seen with the eyes of the process
 itself: a job of the same name below another HOLDFAST_HOME, or in a container in which the same path
 is another folder, is not this job. So agents are found whose `agent.json` is damaged or missing.
+One that carries no id, because it was started without the environment or has written its title
+over it (setproctitle), belongs to the node of its parent.
 """
 
 import contextlib
@@ -11,14 +13,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.agent import cleaners, node_memory
-from holdfast.agent.processes import pids
+from holdfast.agent.processes import parent_of, pids
 from holdfast.drivers.nodes import FOLDER_VARIABLE, NODE_VARIABLE, KnownNode, known_nodes
 from holdfast.errors import Error
+from holdfast.files import require_proc
 
 KILL_TIMEOUT_S = 10.0
 PAUSE_S = 0.005
@@ -104,13 +107,16 @@ class Search:
 
     def processes(self) -> dict[int, str]:
         """Every live process of the job other than this one, with its node."""
-        found = {pid: (node, self._is_ours(pid, said)) for pid, node, said in _carriers()}
-        self.ours |= {node for node, ours in found.values() if ours}
-        return {
-            pid: node
-            for pid, (node, ours) in found.items()
-            if node in self.ours or (ours is None and node in self._known)
+        marks = _marks()
+        carriers = {pid: node for pid, (node, _) in marks.items() if node}
+        found = {pid: self._is_ours(pid, marks[pid].folder) for pid in carriers}
+        self.ours |= {carriers[pid] for pid, ours in found.items() if ours}
+        carrying = {
+            pid: carriers[pid]
+            for pid, ours in found.items()
+            if carriers[pid] in self.ours or (ours is None and carriers[pid] in self._known)
         }
+        return carrying | _below(carrying, marks.keys() - carriers.keys())
 
     def _is_ours(self, pid: int, said: str) -> bool | None:
         """Whether what a process calls its job's folder is ours; None: there is no such folder."""
@@ -157,21 +163,66 @@ def _give_time(pids: Iterable[int]) -> None:
         time.sleep(PAUSE_S)
 
 
-def _carriers() -> Iterator[tuple[int, str, str]]:
-    """Live processes that belong to a node: pid, the node's id, what they call the job's folder."""
+class _Marks(NamedTuple):
+    """What a process carries in its environment; both empty: it belongs to no node, or hides it."""
+
+    node: str
+    folder: str  # what it calls the job's folder
+
+
+def _marks() -> dict[int, _Marks]:
+    """Of every process but this one and those of other users. Raises `Error` where numbers of
+    processes may mean others: they are about to be killed."""
+    require_proc()
+    found = {}
     for pid in pids():
         environment = _environment(pid)
-        node = _value(environment, NODE_VARIABLE)
-        if node and pid != os.getpid():
-            yield pid, node, _value(environment, FOLDER_VARIABLE)
+        if environment is not None and pid != os.getpid():
+            values = (_value(environment, name) for name in (NODE_VARIABLE, FOLDER_VARIABLE))
+            found[pid] = _Marks(*values)
+    return found
 
 
-def _environment(pid: int) -> bytes:
-    """As it was when the process started; empty for zombies and those of other users."""
+def controllers_without_folder(folder: Path) -> list[int]:
+    """Processes of ours that hold the lock of a job whose folder was removed from there."""
+    gone = f"{folder.parent.resolve() / folder.name}/lock (deleted)"
+    return [pid for pid in sorted(pids()) if pid != os.getpid() and _has_open(pid, gone)]
+
+
+def _has_open(pid: int, link: str) -> bool:
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{number}") == link:
+                return True
+    return False
+
+
+def _below(nodes: Mapping[int, str], unmarked: Iterable[int]) -> dict[int, str]:
+    """Live processes among the `unmarked` whose next ancestor that is not is one of `nodes`."""
+    if not nodes:
+        return {}
+    parents = {pid: parent for pid in unmarked if (parent := parent_of(pid)) is not None}
+    found: dict[int, str] = {}
+    for pid in parents:
+        above, seen = parents[pid], set[int]()
+        while above in parents and above not in seen:  # numbers are given again meanwhile
+            seen.add(above)
+            above = parents[above]
+        if above in nodes:
+            found[pid] = nodes[above]
+    return found
+
+
+def _environment(pid: int) -> bytes | None:
+    """As it was when the process started; empty for zombies, None for those of other users."""
     try:
         return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return b""
+        return None
 
 
 def _value(environment: bytes, name: str) -> str:

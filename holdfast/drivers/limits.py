@@ -13,6 +13,7 @@ import psutil
 
 from holdfast.agent.environment import worker_count
 from holdfast.errors import Error
+from holdfast.files import require_proc
 from holdfast.spec import Job
 
 FILES_MIN = 64  # that Python, torch and our own sockets have open at once
@@ -21,6 +22,9 @@ FILES_PER_WORKER = 16  # in the agent: pipes and memory of a worker, of the warm
 NODE_BYTES = 64 << 20  # that agent, storage process and forkserver have of their own, at least
 WORKER_BYTES = 4 << 20  # and each worker, or one that waits
 PYTHON_BYTES = 12 << 20  # a worker that is Python, before its script does anything
+TASKS_MIN = 8  # processes and threads that run at once: the controller with its threads
+TASKS_PER_NODE = 12  # agent, storage process and forkserver, of which some have threads
+TASKS_PER_WORKER = 2  # itself, and the one that waits
 EACH_PROCESSOR = 128  # workers; of 500 each none had started after ten minutes
 ADDRESS_BYTES_MIN = 384 << 20  # with the stacks of threads, and what malloc and OpenBLAS set aside
 TORCH_ADDRESS_BYTES_MIN = 1 << 30  # and torch's libraries
@@ -28,7 +32,9 @@ FILE_BYTES_MIN = 64 * 1024 * 1024  # journal, logs, and memory of snapshots, whi
 
 
 def require_limits(job: Job) -> None:
-    """Raise `Error` limit-too-small if this job cannot run below the limits of this shell."""
+    """Raise `Error` limit-too-small if this job cannot run below the limits of this shell, and
+    platform-unsupported if its processes could not be found."""
+    require_proc()
     nodes = job.nodes.count + job.nodes.spare_count
     workers = worker_count(job, os.environ)
     files = max(FILES_MIN, FILES_MIN // 2 + max(FILES_PER_NODE * nodes, FILES_PER_WORKER * workers))
@@ -36,6 +42,33 @@ def require_limits(job: Job) -> None:
     address = TORCH_ADDRESS_BYTES_MIN if job.uses_torch else ADDRESS_BYTES_MIN
     _require(resource.RLIMIT_AS, address, "virtual memory, in KiB", "-v", 1024)
     _require(resource.RLIMIT_FSIZE, FILE_BYTES_MIN, "the size of a file, in KiB", "-f", 1024)
+    _require_tasks(TASKS_MIN + nodes * (TASKS_PER_NODE + TASKS_PER_WORKER * workers))
+
+
+def _require_tasks(needed: int) -> None:
+    """The kernel counts all that the user runs already, threads too, and limits nobody who may
+    administrate the machine."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if os.geteuid() == 0 or soft == resource.RLIM_INFINITY:
+        return
+    used = sum(_tasks_of(process) for process in psutil.process_iter(["uids", "num_threads"]))
+    if soft < used + needed:
+        raise no_more_tasks(f"it allows {soft}, {used} are in use, and the job needs {needed} more")
+
+
+def _tasks_of(process: psutil.Process) -> int:
+    uids, threads = process.info["uids"], process.info["num_threads"]
+    return int(threads or 0) if uids is not None and uids.real == os.getuid() else 0
+
+
+def no_more_tasks(why: str) -> Error:
+    """The error for a user who may start no more processes or threads."""
+    return Error(
+        "limit-too-small",
+        "the limit on processes and threads of this user (ulimit -u) is too small",
+        why=why,
+        help="ulimit -S -u 4096   (or end other processes: ps -LU $(id -u))",
+    )
 
 
 def require_room(job: Job) -> None:

@@ -68,7 +68,10 @@ def run_job(job: Job, folder: Path, lock: int | None = None, *, on_event: Observ
     `lock` is the job's, held. What still runs of a job whose folder lay here before is ended first.
     """
     with records.locked(folder, lock), engines.opened(folder) as engine:
-        say_stuck(engine.clear())
+        former = engine.clear()
+        say_stuck(former)
+        if former.killed:
+            say(f"killed {former.killed} processes of an earlier {job.name}: its folder was gone")
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         return _run(job, folder, (controller, book), engine, JobSubmitted(), on_event)
 
@@ -252,7 +255,10 @@ def _run(
 
 def withdraw_address(folder: Path) -> None:
     """Where that fails, the lock still says that there is no controller: how the job has ended is
-    what is to be told."""
+    what is to be told. That of another controller, of a job that has this folder now, stays."""
+    address = records.read_address(folder)
+    if address is not None and address.pid != os.getpid():
+        return
     try:
         (folder / "controller.json").unlink(missing_ok=True)
     except OSError as error:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import fault_stage
 import faults
 from holdfast import journal
 from holdfast.actions import Entry
@@ -22,7 +24,7 @@ from holdfast.events import AnyEvent, HealthChanged, Severity, StragglersFound
 from holdfast.slow_ranks import SlowBy, Straggler
 from holdfast.status import ActionTaken, Incident
 from tests.more import long
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 CAMPAIGN = Path(faults.__file__)
 STOPPED = ActionTaken(at=10.5, action="StopAttempt", reason="")
@@ -47,6 +49,36 @@ def test_a_campaign_tells_programs_what_it_tells_people() -> None:
     )
     for cause in next(iter(told["confusion"].values())):
         assert cause in ran.stdout.split("Named as:")[1]
+
+
+ENDLESS = """#!/bin/sh
+echo $$ > "$HOLDFAST_HOME.part"
+mv "$HOLDFAST_HOME.part" "$HOLDFAST_HOME.pid"
+exec sleep 600
+"""
+CAMPAIGN_WITH = """
+import sys
+import faults
+faults.HOLDFAST = sys.argv.pop(1)
+faults.main()
+"""
+
+
+@pytest.mark.parametrize("words", [("--clean", "600"), ("--only", "SIGKILL")])
+def test_a_campaign_that_is_terminated_ends_its_job(tmp_path: Path, words: tuple[str, str]) -> None:
+    """Found by hand: the job trained on, for as long as the machine ran."""
+    job, kept = tmp_path / "holdfast", tmp_path / "kept"
+    job.write_text(ENDLESS)
+    job.chmod(0o700)
+    command = [sys.executable, "-c", CAMPAIGN_WITH, str(job), *words, "--keep", str(kept)]
+    path = f"{CAMPAIGN.parent}:{CAMPAIGN.parents[1]}"
+    environment = {**os.environ, "PYTHONPATH": path, fault_stage.ENTERED: ""}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    until(lambda: process.poll() is not None or bool(list(kept.rglob("home.pid"))))
+    [pid] = [int(path.read_text()) for path in kept.rglob("home.pid")]
+    process.terminate()
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_what_was_not_seen_or_not_done_is_counted_as_that() -> None:

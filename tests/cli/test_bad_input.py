@@ -304,6 +304,20 @@ def test_without_a_home_directory_the_variable_to_set_is_named(
     assert "HOLDFAST_HOME" in said
 
 
+def test_a_command_that_may_start_no_thread_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Found by hand with `ulimit -u 6`: a traceback of asyncio."""
+
+    def start(_: Sequence[str]) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("holdfast.cli._run", start)
+    assert main(["status"]) == ExitStatus.PLATFORM
+    said = capsys.readouterr().err
+    assert said.startswith("error[limit-too-small]") and "ulimit -u" in said
+
+
 def test_a_limit_on_memory_that_is_too_small_for_a_command_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import itertools
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.diagnosis import CAUSES, parse_traceback, weigh
@@ -109,6 +110,7 @@ CASES = [
     ("store-lost", exited(number=signal.SIGKILL, store=STORE_DIED_BEFORE)),
     ("limit-reached", exited(error=raised("OSError", "[Errno 24] Too many open files: 'x'"))),
     ("limit-reached", exited(error=raised("OSError", "[Errno 27] File too large"))),
+    ("limit-reached", exited(error=raised("RuntimeError", "can't start new thread"))),
     ("worker-crashed", exited(number=signal.SIGSEGV, forkserver="signal 9")),
     ("worker-crashed", exited(number=signal.SIGSEGV)),
     ("worker-crashed", exited(number=signal.SIGBUS)),
@@ -235,6 +237,42 @@ def test_what_the_kernel_killed_for_memory_says_the_limit_and_is_the_same_bug_ag
     assert verdict.summary.startswith("A data loader process of Rank 0 was killed by the kernel's")
 
 
+def interrupted(statement: str, below: str = "") -> WorkerExited:
+    """As Python ends a process: by SIGINT, whoever has raised the exception."""
+    frames = f'  File "/home/me/train.py", line 7, in <module>\n    {statement}\n{below}'
+    shown = f"Traceback (most recent call last):\n{frames}KeyboardInterrupt\n"
+    error = msgspec.structs.replace(raised("KeyboardInterrupt"), traceback=shown)
+    return exited(number=signal.SIGINT, error=error)
+
+
+WRAPPED = '  File "/home/me/.venv/lib/python3.13/asyncio/runners.py", line 160, in run\n'
+
+
+@pytest.mark.parametrize(
+    "statement", ["raise KeyboardInterrupt", "if bad: raise KeyboardInterrupt()"]
+)
+def test_an_interrupt_that_the_script_raises_is_an_error_of_the_script(statement: str) -> None:
+    """Found by hand: it was retried up to the cap, as if somebody had sent SIGINT each time."""
+    verdict = weigh([interrupted(statement)])
+    assert (verdict.cause, verdict.origin) == ("worker-exception", Origin.CODE)
+    assert verdict.signature == "KeyboardInterrupt@train.py:7"
+    assert verdict.summary == "Rank 0 failed with KeyboardInterrupt (/home/me/train.py:7)"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        interrupted("time.sleep(60)"),
+        interrupted("loss = praise (batch)"),
+        interrupted("asyncio.run(main())", f"{WRAPPED}    raise KeyboardInterrupt()\n"),
+        interrupted(""),
+    ],
+)
+def test_one_that_somebody_has_sent_is_none(one: WorkerExited) -> None:
+    verdict = weigh([one])
+    assert (verdict.cause, verdict.origin) == ("worker-killed", Origin.ELSEWHERE)
+
+
 SPAWNED = "torch.multiprocessing.spawn.ProcessExitedException"
 TORCHRUN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 
@@ -315,6 +353,13 @@ def test_a_rank_that_finished_is_not_counted_as_failed() -> None:
     verdict = weigh([exited(0, 0, finished=True, ago_s=5.0), exited(1, number=signal.SIGKILL)])
     assert verdict.cause == "worker-killed"
     assert verdict.also_failed == 0
+
+
+def test_a_rule_that_is_drawn_above_a_message_is_not_what_it_says() -> None:
+    """Found by hand with torchrun as the command: "failed with ChildFailedError: =====…"."""
+    message = f"\n{'=' * 60}\ntrain.py FAILED\n{'-' * 60}\nFailures:\n"
+    error = raised("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", message)
+    assert "ChildFailedError: train.py FAILED… (/home" in weigh([exited(error=error)]).summary
 
 
 def test_the_signature_is_the_same_for_the_same_bug_with_another_message() -> None:

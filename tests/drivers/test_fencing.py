@@ -10,14 +10,17 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.actions import Fence, Outcome
 from holdfast.agent import node_memory
+from holdfast.cli.locate import job_folder
 from holdfast.controller import Limits
 from holdfast.drivers import fencing, local, records
 from holdfast.drivers.engines import Processes
@@ -163,6 +166,61 @@ def test_a_home_that_is_named_by_a_link_or_was_moved_is_the_same(
     assert fence_job(moved / "jobs" / "job").killed == 1 and ended(before)
 
 
+TITLED = """
+import ctypes, subprocess, sys, time
+from pathlib import Path
+start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+ctypes.memset(start, ord("x"), end - start - 1)
+inner = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
+nested = subprocess.Popen(["sleep", "600"], env={"HOLDFAST_NODE": "node-0-nested"})
+print(inner.pid, nested.pid, flush=True)
+time.sleep(600)
+"""
+AGENT = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {TITLED!r}])
+"""
+
+
+def test_what_hides_its_environment_is_of_its_parents_node_and_a_nested_jobs_node_is_not(
+    home: Path, node: Node
+) -> None:
+    """Found by hand: `holdfast chaos` did not know workers that had set their title."""
+    folder = made(home)
+    beside = node(folder, 1)
+    marks = {"HOLDFAST_NODE": id_of(0), "HOLDFAST_JOB_DIR": str(folder)}
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT], env={**os.environ, **marks}, stdout=subprocess.PIPE
+    )
+    assert agent.stdout is not None
+    inner, nested = map(int, agent.stdout.readline().split())
+    [titled] = [child.pid for child in psutil.Process(agent.pid).children()]
+    try:
+        found = fencing.Search(folder, set()).processes()
+        assert found == dict.fromkeys((agent.pid, titled, inner), id_of(0)) | {beside.pid: id_of(1)}
+        assert fence_nodes(folder, [id_of(0)]).killed == 3
+        assert beside.poll() is None and _read_state(nested) == "S"
+        assert ended(agent) and {_read_state(pid) for pid in (titled, inner)} <= {"", "Z"}
+    finally:
+        for pid in (nested, inner, titled, agent.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        agent.communicate()
+
+
+def test_nothing_is_killed_where_numbers_of_processes_may_mean_others(
+    home: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(home)
+    process = node(folder)
+    monkeypatch.setattr(os, "readlink", lambda _path: str(os.getpid() + 1))
+    for act in (fence_job, living):
+        with pytest.raises(Error) as raised:
+            act(folder)
+        assert raised.value.slug == "platform-unsupported"
+    assert process.poll() is None
+
+
 def test_spared_nodes_stay_and_so_does_whoever_asks(
     home: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +358,36 @@ def test_who_only_looks_for_a_controller_keeps_nobody_from_being_it(
             pass
     assert raised.value.slug == "job-running"
     assert not list(pauses), "as long as it took"
+
+
+HOLDS_LOCK = """
+import os, sys, time
+fd = os.open(sys.argv[1] + "/lock", os.O_RDWR)
+print("has it", flush=True)
+time.sleep(600)
+"""
+
+
+def test_of_a_job_whose_folder_was_removed_the_controller_that_still_runs_is_named(
+    home: Path,
+) -> None:
+    """Found by hand: it trained on, and no command would tell how to stop it."""
+    folder = made(home)
+    words = [sys.executable, "-c", HOLDS_LOCK, str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == b"has it\n"
+            assert fencing.controllers_without_folder(folder) == [], "it is there"
+            shutil.rmtree(folder)
+            with pytest.raises(Error) as raised:
+                job_folder("job")
+            assert raised.value.slug == "job-not-found"
+            assert raised.value.help.startswith(f"kill {holder.pid} ")
+            with pytest.raises(Error) as raised:
+                job_folder("jo")
+            assert "kill" not in raised.value.help
+        finally:
+            holder.kill()
 
 
 def test_a_record_that_cannot_be_replaced_stays(

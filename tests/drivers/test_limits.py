@@ -2,6 +2,7 @@
 
 import os
 import resource
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -48,6 +49,36 @@ def test_a_limit_that_is_too_small_is_named_with_what_is_needed(
     limited(monkeypatch, kind, soft, hard=soft)
     with pytest.raises(Error, match="in another shell"):
         require_limits(SMALL)
+
+
+def test_a_user_who_may_not_start_enough_processes_is_told_how_many_are_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by hand with `ulimit -u 20`: workers "exited with status 71"; with 6 the controller
+    ended with a traceback. Threads count, those of others do not, and nobody limits root."""
+    mine, theirs = os.getuid(), os.getuid() + 1
+    running = [_Running(mine, 10), _Running(theirs, 1000), _Running(None, None)]
+    monkeypatch.setattr(psutil, "process_iter", lambda _attributes: running)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    limited(monkeypatch, resource.RLIMIT_NPROC, 31)
+    with pytest.raises(
+        Error, match="allows 31, 10 are in use, and the job needs 22 more"
+    ) as raised:
+        require_limits(SMALL)
+    assert raised.value.slug == "limit-too-small" and "ulimit -u" in raised.value.what
+    limited(monkeypatch, resource.RLIMIT_NPROC, 32)
+    require_limits(SMALL)
+    limited(monkeypatch, resource.RLIMIT_NPROC, 6)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    require_limits(SMALL)
+
+
+class _Running:
+    """As `psutil.process_iter` has a process; of one that is gone it knows nothing."""
+
+    def __init__(self, uid: int | None, threads: int | None) -> None:
+        uids = None if uid is None else SimpleNamespace(real=uid)
+        self.info = {"uids": uids, "num_threads": threads}
 
 
 def test_enough_is_enough_and_more_nodes_or_workers_need_more(

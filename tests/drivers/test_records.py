@@ -219,3 +219,15 @@ def test_an_address_that_cannot_be_removed_does_not_hide_how_the_job_ended(
     (tmp_path / "controller.json").mkdir()  # as in a folder that has become read-only
     withdraw_address(tmp_path)
     assert "the address of the controller cannot be removed" in capsys.readouterr().err
+
+
+def test_the_address_of_another_controller_stays(tmp_path: Path) -> None:
+    """The folder was removed while a job ran, and another job has been made there."""
+    other = records.Address(host="127.0.0.1", port=7, pid=os.getppid())
+    records.write_private(tmp_path / "controller.json", msgspec.json.encode(other).decode())
+    withdraw_address(tmp_path)
+    assert records.read_address(tmp_path) == other
+    own = msgspec.structs.replace(other, pid=os.getpid())
+    records.write_private(tmp_path / "controller.json", msgspec.json.encode(own).decode())
+    withdraw_address(tmp_path)
+    assert records.read_address(tmp_path) is None

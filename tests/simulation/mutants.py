@@ -428,7 +428,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a survivor is to blame": Mutant(
         VERDICT,
-        "if exited.error is not None and is_symptom(exited.error):",
+        "if error is not None and is_symptom(error):",
         "if False:",
         LIMIT,
         first=303,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.actions import Outcome
-from holdfast.controller.policies import held_back, outages, poison, replace, restart, shrink
+from holdfast.controller.policies import held_back, outages, poison, replace, restart, shrink, waits
 from holdfast.controller.policies.situation import Rung, Situation, Weighed
 from holdfast.events import Severity
 
@@ -29,7 +29,6 @@ ALERTS = 2  # of one kind and device are a fault
 ALERTS_S = 300.0  # within this time
 SURE = 0.5  # a verdict below counts against nobody's machine
 PEOPLE_S = 3600.0  # until somebody has seen that a job is over, and starts it again: assumed
-ROUNDING_S = 0.001  # of sums of seconds since the epoch
 RESIZED = "resized"  # more nodes are there than train
 ALERT = "alert"  # something about a node that may pass
 PUZZLING = 2  # attempts in a row without progress before machines are suspected that nobody blames
@@ -93,13 +92,23 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
     if not trouble.ended or outages.may_outwait(s) or (kept(s) and held_back.is_free(s)):
         return None
     if history.restarts >= means.max_restarts:
-        cap = f"{means.max_restarts} restarts in {means.window_s:g} s are allowed"
-        account = f"{cap}, all of them used; last: {trouble.summary}"
+        account = f"{_cap_text(means.max_restarts, means.window_s)}; last: {trouble.summary}"
     elif history.barren >= means.max_restarts and not trouble.environment:  # each of them was slow
-        account = f"{history.barren} restarts in a row without progress; last: {trouble.summary}"
+        account = f"{outages.restarts_text(s)} in a row without progress; last: {trouble.summary}"
     else:
         return None
     return Outcome.FAILED if trouble.user_error else Outcome.GAVE_UP, account
+
+
+def _cap_text(most: int, window_s: float) -> str:
+    if most == 0:
+        return "no restart is allowed"
+    within = f"{most} restart{'s' if most != 1 else ''} in {window_s:g} s"
+    return (
+        f"{within} is allowed, and was used"
+        if most == 1
+        else f"{within} are allowed, all of them used"
+    )
 
 
 def asks_code(s: Situation) -> str:
@@ -181,8 +190,10 @@ def asks_repetition(s: Situation) -> str:
 
 def asks_isolation(s: Situation) -> str:
     """Why a node should be left that nothing but verdicts speaks against; else empty."""
-    if s.means.held or (alone := _asks_another(s)):
-        return "" if s.means.held else alone
+    if s.means.held:
+        return ""
+    if alone := _asks_another(s):
+        return alone
     trouble, named = s.trouble, s.history.named
     known = trouble.cause in replace.NAMING and trouble.node and trouble.confidence >= SURE
     if not _puzzles(s) or asks_check(s) or not known or named < NAMED or not s.means.spares:
@@ -216,12 +227,12 @@ def _whose(s: Situation) -> str:
 
 def asks_growth(s: Situation) -> str:
     """Why more nodes should train; else empty."""
-    if s.trouble.cause != RESIZED or not s.trouble.trains or _more(s) <= 0:
+    if s.trouble.cause != RESIZED or not s.trouble.trains or waits.more(s) <= 0:
         return ""
     since_s = s.prices.since_change_s
-    if since_s is not None and since_s < grow_wait_s(s) - ROUNDING_S:
+    if since_s is not None and since_s < waits.grow_wait_s(s) - waits.ROUNDING_S:
         return ""
-    return f"{_more(s)} more {'is' if _more(s) == 1 else 'are'} ready"
+    return f"{waits.more(s)} more {'is' if waits.more(s) == 1 else 'are'} ready"
 
 
 def may_repeat(s: Situation) -> bool:
@@ -237,23 +248,6 @@ def delay_s(s: Situation) -> float:
         return held_back.delay_s(s)
     fruitless = s.history.fruitless
     return outages.delay_s(s) if s.trouble.environment else restart.backoff_s(fruitless)
-
-
-def patience_s(s: Situation) -> float:
-    """How long to wait for missing nodes before training without them."""
-    if s.means.replicas:
-        return 0.0
-    even_s = shrink.break_even_s(s.means.size, s.means.missing, s.prices.change_s)
-    return min(shrink.patience_s(even_s, s.prices.expected_s), s.means.node_wait_s)
-
-
-def grow_wait_s(s: Situation) -> float:
-    """How long after the last change of its size the job may grow by itself."""
-    means, prices = s.means, s.prices
-    if means.replicas:
-        return 0.0
-    growths, window_s = s.history.growths, means.window_s
-    return shrink.grow_after_s(means.size, _more(s), prices.change_s, growths, window_s)
 
 
 def _puzzles(s: Situation) -> bool:
@@ -278,10 +272,6 @@ def _asks_older(s: Situation) -> str:
 
 def _said(s: Situation) -> str:
     return s.trouble.summary or s.trouble.cause
-
-
-def _more(s: Situation) -> int:
-    return s.means.whole(min(s.means.target - s.means.size, s.means.spares))
 
 
 # ── the rows ──────────────────────────────────────────────────────────────────────────────────
@@ -528,14 +518,14 @@ def _wait(s: Situation) -> Weighed:
         progress = "" if _nobody(s) else f"attempts with {s.trouble.node} make progress"
         return held_back.weighed(s, _again_s(s), _first(_over(s), _asks_older(s), progress))
     none = "no more nodes are expected" if s.trouble.alone else ""
-    overdue = _shrinkable(s) and prices.waited_s >= patience_s(s) - ROUNDING_S
+    overdue = _shrinkable(s) and prices.waited_s >= waits.patience_s(s) - waits.ROUNDING_S
     even = f"continuing with {s.means.left} nodes costs less than waiting"
     against = _first(_stays_short(s), none, even if overdue else "")
     cost_s = _expected_s(s) + _again_s(s)
     known = f"nodes are expected in {_expected_s(s):.3g} s"
     reason = known if prices.expected_s is not None else "when nodes will arrive is unknown"
     if _shrinkable(s):
-        reason += f"; worth waiting up to {patience_s(s):.3g} s"
+        reason += f"; worth waiting up to {waits.patience_s(s):.3g} s"
     return Weighed(Rung.WAIT, cost_s, against, reason)
 
 
@@ -575,8 +565,8 @@ def _grow(s: Situation) -> Weighed:
 
 
 def _as_many(s: Situation) -> str:
-    if s.trouble.cause == RESIZED and _more(s) > 0:
-        return f"at the earliest {grow_wait_s(s):.3g} s after the last resize"
+    if s.trouble.cause == RESIZED and waits.more(s) > 0:
+        return f"at the earliest {waits.grow_wait_s(s):.3g} s after the last resize"
     return "no additional node is available"
 
 

@@ -7,8 +7,7 @@ restarts without any as somebody has asked for.
 
 from holdfast.controller.policies import restart
 from holdfast.controller.policies.situation import Situation
-
-ROUNDING_S = 0.001  # of sums of seconds since the epoch
+from holdfast.controller.policies.waits import ROUNDING_S
 
 
 def delay_s(s: Situation) -> float:
@@ -35,8 +34,13 @@ def kept_text(s: Situation) -> str:
 
 def through(s: Situation) -> str:
     """How many restarts there were since the last progress."""
+    return f", through {restarts_text(s)}"
+
+
+def restarts_text(s: Situation) -> str:
+    """The same in words."""
     barren = s.history.barren
-    return f", through {barren} restart{'s' if barren != 1 else ''}"
+    return f"{barren} restart{'s' if barren != 1 else ''}"
 
 
 def may_outwait(s: Situation) -> bool:

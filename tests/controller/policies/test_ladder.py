@@ -481,6 +481,22 @@ def test_what_trains_soundly_is_only_stopped_for_something_better(s: Situation) 
         assert chosen.rung is not Rung.REPLACE or s.means.spares > 0
 
 
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (0, "no restart is allowed; last: "),
+        (1, "1 restart in 3600 s is allowed, and was used; last: "),
+        (2, "2 restarts in 3600 s are allowed, all of them used; last: "),
+    ],
+)
+def test_the_account_of_a_cap_says_how_many_were_allowed(most: int, said: str) -> None:
+    """Found by hand: "1 restarts are allowed, all of them used", and the same of none."""
+    trouble = Trouble(cause="worker-killed", summary="it was killed", ended=True)
+    means = Means(max_restarts=most, exact=True)
+    chosen = choose(Situation(trouble=trouble, history=History(restarts=most), means=means))
+    assert chosen.reason == f"{said}it was killed"
+
+
 @settings(max_examples=examples(400), deadline=None)
 @given(SITUATIONS)
 def test_a_job_ends_with_an_account_and_not_while_it_may_try(s: Situation) -> None:

@@ -56,3 +56,4 @@ def test_what_is_injected_is_found_as_what_it_is_and_the_job_goes_on(home: Path)
     holdfast("stop", job.name, "--now")
     over = holdfast("chaos", job.name, "--fault", "SIGKILL")
     assert over.returncode == 4 and "error[job-not-running]" in over.stderr
+    assert "it has ended: stopped" in over.stderr
