@@ -73,6 +73,24 @@ def one_cell(fd: int) -> Cell:
     return cell
 
 
+def test_between_two_bits_there_is_a_pause_ten_times_as_long(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [5.0, 100.0, 107.0]  # of a look, and of a bit
+    found = asked(monkeypatch, lambda _: True)
+    one = HugeSnapshots([Arena(fd)], lambda: clock.pop(0))
+    one.look()
+    assert one._under_way is not None
+    one._under_way.result()
+    clock = [176.9]
+    one.look()
+    assert len(found) == 1
+    clock = [177.1, 177.1, 177.1]
+    one.look()
+    one._under_way.result()
+    assert len(found) == 2
+
+
 def test_a_kernel_that_cannot_is_asked_twice_for_each_cell(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

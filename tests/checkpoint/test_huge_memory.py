@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from holdfast.checkpoint import huge_memory
 from holdfast.checkpoint.huge_memory import HUGE_BYTES, SWITCH, gather, mapped
+from tests.patience import until
 
 LENGTH = 2 * HUGE_BYTES + 8192
 OFFSET = 1 << 40
@@ -61,6 +63,27 @@ def test_it_is_mapped_as_long_as_something_of_it_is_used(fd: int) -> None:
     del part
     gc.collect()
     assert mappings() == []
+
+
+def test_nothing_is_lost_that_is_written_meanwhile(fd: int) -> None:
+    memory, worker = mapped(fd, LENGTH, OFFSET), mapped(fd, LENGTH, OFFSET)
+    over = threading.Event()
+    rounds: list[int] = []
+
+    def write() -> None:
+        while not over.is_set():
+            rounds.append(len(rounds) % 256)
+            worker[:] = bytes(rounds[-1:]) * LENGTH
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert until(lambda: len(rounds) > 3)
+    gather(memory)
+    count = len(rounds)
+    assert until(lambda: len(rounds) > count + 3)
+    over.set()
+    writer.join()
+    assert bytes(memory) == os.pread(fd, LENGTH, OFFSET) == bytes(rounds[-1:]) * LENGTH
 
 
 class Refuses:
