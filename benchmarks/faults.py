@@ -45,8 +45,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 import yaml
@@ -70,6 +69,7 @@ from holdfast.events import (
 from holdfast.slow_ranks import SlowBy
 from holdfast.status import Incident
 from table import Row, machine, report, table
+from termination import end_cleanly_when_terminated
 
 SCRIPTS = Path(__file__).parent / "scripts"
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
@@ -109,7 +109,7 @@ def main() -> None:
     """Run the campaign."""
     arguments = _arguments()
     enter()
-    signal.signal(signal.SIGTERM, _terminated)
+    end_cleanly_when_terminated()
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     folder.mkdir(exist_ok=True)
     try:
@@ -121,12 +121,6 @@ def main() -> None:
     report("Faults in a job of two ranks", rows, as_json=False, note=note)
     if arguments.json:
         print(json.dumps({"machine": machine(), "faults": rows, **more}, allow_nan=False))
-
-
-def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    """Ends us the way an exception does, so that nothing is left behind; once."""
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def _arguments() -> argparse.Namespace:

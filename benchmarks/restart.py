@@ -41,6 +41,7 @@ import psutil
 
 from kills import Kill, Step, judge, newest, parse, ready, row
 from table import report
+from termination import end_cleanly_when_terminated
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BIN = Path(sys.executable).parent
@@ -218,6 +219,7 @@ def until(holds: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: 
 @contextmanager
 def running(contestant: Contestant, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """The launcher and the step log of a fresh job, of which nothing is left afterwards."""
+    end_cleanly_when_terminated()
     steps = folder / "steps"
     environment = (
         os.environ
