@@ -28,7 +28,6 @@ from typing import NamedTuple
 import xxhash
 
 from holdfast.checkpoint.free_memory import free_memory
-from holdfast.checkpoint.huge_memory import mapped
 from holdfast.checkpoint.key import Key as Key
 from holdfast.checkpoint.seal import BLOCK_BYTES, seal_of
 from holdfast.errors import Error
@@ -178,7 +177,7 @@ class Cell:
         present = self._present_bytes()
         if os.fstat(self._fd).st_size < self._offset + length:
             os.ftruncate(self._fd, self._offset + length)
-        self.memory = mapped(self._fd, length, self._offset)
+        self.memory = memoryview(mmap.mmap(self._fd, length, offset=self._offset))
         self._room = length - HEADER_BYTES
         self._ready = False
         return present

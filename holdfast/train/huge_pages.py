@@ -19,8 +19,7 @@ from pathlib import Path
 
 import torch
 
-from holdfast.checkpoint.huge_memory import SWITCH
-
+SWITCH = "HOLDFAST_HUGE_PAGES"
 LEAST_BYTES = 4 << 20  # less is hardly worth a call
 _HUGEPAGE = 14  # MADV_HUGEPAGE
 _PAGE = 4096

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.checkpoint.huge_memory import SWITCH
-from holdfast.train.huge_pages import LEAST_BYTES, copy_of, for_new_memory, new_spans
+from holdfast.train.huge_pages import LEAST_BYTES, SWITCH, copy_of, for_new_memory, new_spans
 
 CPU = torch.device("cpu")
 SIZE = LEAST_BYTES // 4 * 8  # elements: 32 MiB, which malloc maps by itself if it has no room

@@ -2,13 +2,12 @@
 
 A look at a cell costs a microsecond: a cell whose first words are those of the last look is left
 alone. The checksum itself is taken in a thread, because training must not wait for a look and the
-next cell not for this one. What is there is gathered into huge pages at the same looks.
+next cell not for this one.
 """
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from holdfast.agent.storage.huge_snapshots import HugeSnapshots
 from holdfast.checkpoint.arena import OWN, Arena, Cell
 
 THREADS = 2
@@ -21,14 +20,12 @@ class Sealing:
         self._cells = [cell for arena in arenas for part in OWN for cell in arena.cells(part)]
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="seal")
         self._busy: set[Cell] = set()
-        self._huge = HugeSnapshots(arenas)
 
     def look(self) -> None:
         """Begin to seal what is whole and has no seal."""
         for cell in self._unsealed():
             self._busy.add(cell)
             self._pool.submit(self._seal, cell)
-        self._huge.look()
 
     def _unsealed(self) -> Iterator[Cell]:
         for cell in self._cells:
