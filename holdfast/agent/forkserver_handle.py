@@ -111,10 +111,13 @@ class ForkserverHandle:
         self._sock.close()
 
     def reaped(self, death: processes.ProcessExit) -> None:
-        """Its process has ended and was waited for."""
+        """Its process has ended and was waited for. What it has told before counts, and its orphans
+        are adopted, before they are waited for: nobody else would know how they ended."""
         self._death = death
         self._process.returncode = death.exit_code if death.signal is None else -death.signal
-        if self._gone and not self.ready:
+        if self._sock.fileno() >= 0:
+            self._readable()
+        elif self._gone and not self.ready:
             self._on_gone()  # only now it is known how it ended
 
     @property

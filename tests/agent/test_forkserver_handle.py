@@ -50,3 +50,16 @@ async def test_one_that_ends_as_it_should_is_gone_for_nobody() -> None:
     await asyncio.to_thread(handle._end_lock.wait)
     await asyncio.sleep(0)
     assert handle._process.returncode == 0 and not gone.is_set()
+
+
+@looped
+async def test_one_that_is_waited_for_first_is_gone_by_then() -> None:
+    """Its orphans would be waited for next, by whoever has not adopted them yet."""
+    gone = asyncio.Event()
+    handle = await loaded(gone)
+    processes.signal_one(handle.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, handle.pid, os.WEXITED | os.WNOWAIT)
+    for death in processes.reap(lambda _: False):
+        if death.pid == handle.pid:
+            handle.reaped(death)
+    assert gone.is_set() and handle.ending == "signal 9"
