@@ -7,14 +7,16 @@ four blocks compiled by `parallel.compile`. `cached` is a job as it is: compiled
 `$HOLDFAST_HOME/compiled`, which the first attempt has filled, and workers that wait trace the
 blocks ahead. `untraced` leaves the latter out. `uncached` also has PyTorch's caches turned off, as
 a machine has them that lost its temporary files. `eager` does not compile. Kills come late enough
-for the next workers to be ready.
+for the next workers to be ready. `first_step_s` is the first step alone, in the rank that finishes
+it first, from the body of its loop on, `first_steps` the same in steps of the attempt before.
 """
 
 import argparse
+from statistics import median
 
 import restart
-from kills import row
-from table import report
+from kills import PHASES, Kill, row
+from table import Row, report
 
 COMMAND = [str(restart.BIN / "holdfast"), "run"]
 JOB = str(restart.SCRIPTS / "compiled.yaml")
@@ -45,10 +47,23 @@ def main() -> None:
     kills = restart.compete({name: CONTESTANTS[name] for name in names}, plan, seed=0)
     report(
         "SIGKILL of one of two ranks → first new step, compiled blocks",
-        {name: row(kills[name]) for name in names},
+        {name: {**row(kills[name]), **first_step(kills[name])} for name in names},
         as_json=args.json,
         note="Times in seconds; median and worst of the kills that were recovered from.",
     )
+
+
+def first_step(kills: list[Kill]) -> Row:
+    """How long the first step after the kills took, medians."""
+    took = [
+        (kill.phases[PHASES.index("training") + 1], kill.took_s - kill.net_s)
+        for kill in kills
+        if kill.phases and kill.took_s is not None and kill.net_s is not None
+    ]
+    return {
+        "first_step_s": median(first for first, _ in took) if took else None,
+        "first_steps": median(first / step for first, step in took) if took else None,
+    }
 
 
 if __name__ == "__main__":
