@@ -53,6 +53,7 @@ class Known:
     ended_at: float | None = None
     stopping_since: float | None = None
     update: SpecUpdate = NONE
+    held: str = ""  # what is being deleted and does not go, and by whom it is held
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,8 @@ def _suspend(known: Known) -> Decision:
     since = known.stopping_since
     late = since is not None and known.now - since > known.stop_limit_s
     if stopped or late:
-        return Decision(
-            Step.CLEAR, "Suspending", "Stopping", "removing what is left of the job", SOON_S
-        )
+        told = known.held or "removing what is left of the job"
+        return Decision(Step.CLEAR, "Suspending", "Stopping", told, _again_s(known))
     told = "the job has been asked to stop"
     return Decision(Step.ASK_STOP, "Suspending", "Stopping", told, 10.0)
 
@@ -117,9 +117,14 @@ def _resume(known: Known) -> Decision:
         told = "the job stops, then starts again"
         return Decision(Step.ASK_STOP, "Suspending", "Stopping", told, 10.0)
     if known.there or known.record is not None:
-        told = "removing what is left of the previous run"
-        return Decision(Step.RENEW, "Suspended", "Resuming", told, SOON_S)
+        told = known.held or "removing what is left of the previous run"
+        return Decision(Step.RENEW, "Suspended", "Resuming", told, _again_s(known))
     return Decision(Step.MAKE)
+
+
+def _again_s(known: Known) -> float:
+    """A finalizer may stay for days: nobody asks for a deletion once a second for so long."""
+    return BLOCKED_S if known.held else SOON_S
 
 
 def _run(known: Known) -> Decision:

@@ -27,6 +27,7 @@ from holdfast.operator.updating import NONE, SpecUpdate, spec_update
 from holdfast.operator.wanted import Wanted, is_owned, place
 from holdfast.status import JobStatus
 
+OF_KUBERNETES = ("foregroundDeletion", "orphan")  # finalizers that go by themselves
 DONE = {"Complete": "succeeded", "Completed": "succeeded", "Succeeded": "succeeded"}
 DONE |= {"Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
 DONE |= {"ValidationFailed": "failed", "Stopped": "stopped"}  # of a RayJob
@@ -68,6 +69,7 @@ async def look(
         ended_at=seconds(status.get("completionTime")),
         stopping_since=_stopping_since(status),
         update=await with_code(cluster, wanted.request, update),
+        held=_held(there),
     )
     waits = await _waiting(cluster, wanted) if record is None and there else None
     if known.outcome is None and there and (queue := queue_of(wanted.request.job)):
@@ -155,6 +157,17 @@ def engine_outcome(body: Body) -> str | None:
 def _foreign(bodies: list[Body], uid: str) -> str | None:
     strange = next((body for body in bodies if not is_owned(body, uid)), None)
     return None if strange is None else f"{strange['kind']} {strange['metadata']['name']}"
+
+
+def _held(bodies: Sequence[Body]) -> str:
+    """What finalizers of others keep from going, for a person."""
+    for body in bodies:
+        meta = body["metadata"]
+        names = [one for one in meta.get("finalizers") or [] if one not in OF_KUBERNETES]
+        if names and meta.get("deletionTimestamp"):
+            what = f"{body['kind']} {meta['name']}"
+            return f"{what} is being deleted, and its finalizer {', '.join(names)} holds it"
+    return ""
 
 
 def _is_retired(body: Body) -> bool:

@@ -150,6 +150,29 @@ def told(known: Known, at: float = NOW, decision: Any = None) -> dict[str, Any]:
     )
 
 
+@pytest.mark.parametrize(
+    "known", [replace(STOPPED, suspend=True), replace(STOPPED, status=SUSPENDED)]
+)
+def test_what_does_not_go_is_told_and_looked_at_now_and_then(known: Known) -> None:
+    soon, held = decide(known), decide(replace(known, held="Job run: finalizer x"))
+    assert (held.step, held.message) == (soon.step, "Job run: finalizer x")
+    assert held.after_s is not None and soon.after_s is not None and held.after_s > soon.after_s
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2023-11-14T22:13:20Z", NOW),
+        ("2023-11-14T23:13:20.5+01:00", NOW + 0.5),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_time_in_a_status_may_be_written_by_others(text: str | None, at: float | None) -> None:
+    assert seconds(text) == at
+
+
 def test_the_status_shows_what_the_record_says() -> None:
     found = told(RUNS)
     assert (found["phase"], found["nodes"], found["step"]) == ("Running", "1/2", 7)
