@@ -215,7 +215,8 @@ class Lease:
     async def _put(self, found: Body, holder: str) -> bool:
         """False if somebody was faster: the version makes it a compare-and-swap."""
         version = found["metadata"]["resourceVersion"]
-        term = _term(found) + (_holder(found) != self._holder)
+        known = max(_term(found), self._newest, self.term)  # somebody may have put an old one back
+        term = known + (_holder(found) != self._holder)
         meta = {"resourceVersion": version, "labels": self._labels}
         patch = {"metadata": meta, "spec": self._wanted(holder, term)}
         try:

@@ -21,9 +21,10 @@ class _Meta(msgspec.Struct, rename="camel", frozen=True):
 
 
 class PodSpec(msgspec.Struct, rename="camel", frozen=True):
-    """Where it runs."""
+    """Where it runs, and whether its containers are started again."""
 
     node_name: str = ""
+    restart_policy: str = "Always"
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -119,6 +120,12 @@ class Pod(msgspec.Struct, frozen=True):
         not end by itself unless it is a native one."""
         done = self.main.state.terminated if self.main is not None else None
         return done is not None and done.exit_code == 0 and not (self.over or self.leaving)
+
+    @property
+    def spent(self) -> bool:
+        """Whether its main container has failed for good, whatever goes on beside it."""
+        done = self.main.state.terminated if self.main is not None else None
+        return done is not None and done.exit_code != 0 and self.spec.restart_policy == "Never"
 
     @property
     def failed_at_start(self) -> bool:

@@ -128,6 +128,23 @@ def test_a_log_that_could_not_be_read_when_its_pod_ended_is_read_again_at_the_en
     printing(tmp_path, story)
 
 
+def test_logs_that_may_not_be_read_are_said_once_and_hold_up_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        logs, over = await _kept(api), await _ended(it, api)
+        it.server.access.denied.add(("get", "pods/log"))
+        for _ in range(2):
+            await logs.glance(over)
+        await logs.settle([over])
+        assert await kept_logs(api, "run") == []
+
+    printing(tmp_path, story)
+    said = capsys.readouterr().err
+    assert said.count("output of pods that end is not kept: ") == 1
+    assert 'cannot get resource "pods/log"' in said
+
+
 def test_what_is_kept_is_published_although_publishing_it_was_broken_off_or_refused(
     tmp_path: Path,
 ) -> None:
