@@ -219,15 +219,16 @@ class Operator:
             try:
                 if not self._neighbours.elder:
                     await self._swept()
-            except DeniedError:
-                pass  # without deploy/rbac/cordon we have made none
             except ApiError as error:
                 self._say(f"cannot delete unused roles: {error}")
             await asyncio.sleep(SWEEP_S)
 
     async def _swept(self) -> None:
         for kind in (CLUSTER_BINDINGS, CLUSTER_ROLES):
-            found = await self._cluster.listed(kind, Named, labels=f"{JOB},{HOME}")
+            try:
+                found = await self._cluster.listed(kind, Named, labels=f"{JOB},{HOME}")
+            except DeniedError:
+                return  # without deploy/rbac/cordon we have made none
             for one in found.items:
                 name, home = one.metadata.name, one.metadata.labels[HOME]
                 job = one.metadata.labels[JOB]

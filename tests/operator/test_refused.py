@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import pytest
 import yaml
 
 from holdfast.drivers.kubernetes.api import Api
@@ -154,16 +155,35 @@ async def test_what_a_finalizer_holds_is_named_and_not_asked_for_each_second(it:
     await it.until(lambda: it.marks().get("Suspended") == "True")
 
 
-@on_site
-async def test_a_copy_of_a_role_that_somebody_made_is_not_swept_away(it: Site) -> None:
-    labels = {"holdfast.dev/job": "run", "holdfast.dev/namespace": "default"}
-    for name in ("holdfast-default-run-controller", "a-copy-of-ours"):
-        it.store.create(CLUSTER_ROLES, "", {"metadata": {"name": name, "labels": labels}})
+def test_a_role_that_may_not_be_deleted_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    @on_site
+    async def story(it: Site) -> None:
+        labels = {"holdfast.dev/job": "run", "holdfast.dev/namespace": "default"}
+        body = {"metadata": {"name": "holdfast-default-run-controller", "labels": labels}}
+        it.store.create(CLUSTER_BINDINGS, "", body)
+        cordon_rights(it)
+        it.fake.server.access.denied.add(("delete", "clusterrolebindings"))
+        it.start()
+        await it.until(lambda: "cannot delete unused roles: " in capsys.readouterr().err)
+
+    story()
+
+
+def cordon_rights(it: Site) -> None:
+    """What deploy/rbac/cordon brings."""
     for body in yaml.safe_load_all(open_cordon()):
         for subject in body.get("subjects", []):
             subject["namespace"] = "default"
         kind = CLUSTER_ROLES if body["kind"] == "ClusterRole" else CLUSTER_BINDINGS
         it.store.create(kind, "", body)
+
+
+@on_site
+async def test_a_copy_of_a_role_that_somebody_made_is_not_swept_away(it: Site) -> None:
+    labels = {"holdfast.dev/job": "run", "holdfast.dev/namespace": "default"}
+    for name in ("holdfast-default-run-controller", "a-copy-of-ours"):
+        it.store.create(CLUSTER_ROLES, "", {"metadata": {"name": name, "labels": labels}})
+    cordon_rights(it)
     it.start()
     await it.until(lambda: not it.store.find(CLUSTER_ROLES, "", "holdfast-default-run-controller"))
     assert it.store.find(CLUSTER_ROLES, "", "a-copy-of-ours")

@@ -10,6 +10,7 @@ cannot be read any more is simply not there.
 
 import asyncio
 import gzip
+import zlib
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
@@ -184,10 +185,13 @@ def packed(found: KeptLog) -> bytes:
 
 
 async def kept_logs(cluster: Cluster, job: str) -> list[KeptLog]:
-    """What was kept of a job. Raises `ApiError`."""
+    """What was kept of a job; what others have put there is left out. Raises `ApiError`."""
     try:
         body = await cluster.get(CONFIG_MAPS, logs_name(job))
     except NotFoundError:
         return []
-    pieces = binary_of(body).values()
-    return [msgspec.json.decode(gzip.decompress(piece), type=KeptLog) for piece in pieces]
+    found: list[KeptLog] = []
+    for piece in binary_of(body).values():
+        with suppress(OSError, EOFError, zlib.error, msgspec.DecodeError):
+            found.append(msgspec.json.decode(gzip.decompress(piece), type=KeptLog))
+    return found

@@ -38,6 +38,7 @@ from holdfast.drivers.kubernetes.record_journal import PublishedJournal, publish
 from holdfast.drivers.kubernetes.sharded import Cache, ReadShards, digest_of, read
 from holdfast.drivers.kubernetes.sharding import Home, NoShardError, Parts, ShardChunk, Sharding
 from holdfast.drivers.kubernetes.talk import Complaint, say
+from holdfast.errors import Error
 from holdfast.status import Goodput, Incident, JobStatus, NodeStatus
 
 LOOK_S = 1.0
@@ -240,15 +241,31 @@ async def recorded(
 ) -> Recorded | None:
     """The record of a job, if there is one; with the journal if that is wanted.
 
-    What is in `cache`, which is kept up to date, is not read again. Raises `ApiError`.
+    What is in `cache`, which is kept up to date, is not read again. Raises `ApiError`, and `Error`
+    record-incomplete for one that is no record.
     """
     found = await read(cluster, record_name(job), cache)
     if found is None:
         return None
-    record = _decoded(found)
+    try:
+        record = _decoded(found)
+    except (KeyError, msgspec.DecodeError) as error:
+        raise _no_record(cluster, job, error) from error
     if not journal:
         return record
     return msgspec.structs.replace(record, journal=await published_journal(cluster, job))
+
+
+def _no_record(cluster: Cluster, job: str, error: Exception) -> Error:
+    name = record_name(job)
+    return Error(
+        "record-incomplete",
+        f"ConfigMap {name} is not what a controller of this version of Holdfast has written",
+        why=f"{type(error).__name__}: {error}; another client has changed it, or another version "
+        "has written it",
+        help="a controller that runs writes it again within seconds; if not, look at it: "
+        f"kubectl get configmap {name} -n {cluster.namespace} -o yaml",
+    )
 
 
 async def recorded_status(
@@ -260,13 +277,13 @@ async def recorded_status(
     """
     try:
         head = await cluster.get(CONFIG_MAPS, record_name(job), namespace=namespace)
-        return msgspec.json.decode(head["data"][STATUS], type=JobStatus)
+        return msgspec.json.decode((head.get("data") or {})[STATUS], type=JobStatus)
     except (NotFoundError, KeyError, msgspec.DecodeError):
         return None
 
 
 def _decoded(found: ReadShards) -> Recorded:
-    data, index = found.head["data"], found.index
+    data, index = found.head.get("data") or {}, found.index
     status = msgspec.json.decode(data[STATUS], type=JobStatus)
     goodput = msgspec.json.decode(data[GOODPUT], type=Goodput)
     if INCIDENTS in data:  # a small record, or one of a version that knew no shards

@@ -1,6 +1,8 @@
 """Output outlives pods: the last part of each log is kept, and shown when its pod is gone."""
 
 import asyncio
+import base64
+import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -123,6 +125,18 @@ def test_a_log_that_could_not_be_read_when_its_pod_ended_is_read_again_at_the_en
         await logs.take(over)
         it.faults.clear()
         await logs.settle([])
+        assert [k.lines for k in await kept_logs(api, "run")] == [("[rank 0] a",)]
+
+    printing(tmp_path, story)
+
+
+def test_what_others_have_put_among_them_is_left_out(tmp_path: Path) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        logs, over = await _kept(api), await _ended(it, api)
+        await logs.settle([over])
+        pieces = {"a": b"?", "b": gzip.compress(b"[1]"), "c": gzip.compress(b"{}")[:9]}
+        theirs = {key: base64.b64encode(piece).decode() for key, piece in pieces.items()}
+        await api.patch(CONFIG_MAPS, logs_name("run"), {"binaryData": theirs})
         assert [k.lines for k in await kept_logs(api, "run")] == [("[rank 0] a",)]
 
     printing(tmp_path, story)
