@@ -100,9 +100,10 @@ async def read(cluster: Cluster, name: str, cache: Cache | None = None) -> ReadS
             head = await cluster.get(CONFIG_MAPS, name)
         except NotFoundError:
             return None
-        index = index_of(head)
-        if index is None:
-            return ReadShards(head, ShardIndex(), None)
+        known = index_of(head)
+        index = known or ShardIndex()
+        if known is None:
+            break
         try:
             return ReadShards(head, index, await _parts(cluster, name, index, cache))
         except _TornError:
