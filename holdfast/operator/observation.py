@@ -21,7 +21,7 @@ from holdfast.drivers.kubernetes.pods import Pod, waits_for
 from holdfast.drivers.kubernetes.queued import QUOTE, Workloads, quoted, words
 from holdfast.drivers.kubernetes.record import recorded_status
 from holdfast.operator.conditions import ENDED, seconds
-from holdfast.operator.decide import STOP_LIMIT_S, Known
+from holdfast.operator.decide import STOP_LIMIT_S, Known, was_suspended
 from holdfast.operator.named_code import with_code
 from holdfast.operator.updating import NONE, SpecUpdate, spec_update
 from holdfast.operator.wanted import Wanted, is_owned, place
@@ -70,6 +70,7 @@ async def look(
         stopping_since=_stopping_since(status),
         update=await with_code(cluster, wanted.request, update),
         held=_held(there),
+        pods=0 if there else await _pods_left(cluster, wanted, body),
     )
     waits = await _waiting(cluster, wanted) if record is None and there else None
     if known.outcome is None and there and (queue := queue_of(wanted.request.job)):
@@ -78,6 +79,17 @@ async def look(
         if record is None and said:
             waits = f"{waits or f'queue {queue} of Kueue to admit it'}{QUOTE}{said}"
     return Observation(known, record, waits, tuple(one for one, have in found if have is None))
+
+
+async def _pods_left(cluster: Cluster, wanted: Wanted, body: Body) -> int:
+    """Pods that run on of a job that was suspended: what makes them goes first, and whoever removes
+    them may have been stopped, or refused, in between."""
+    request, uid = wanted.request, body["metadata"]["uid"]
+    if not (wanted.suspend or was_suspended(body.get("status") or {})):
+        return 0
+    labels = f"{JOB}={request.name}"
+    pods = (await cluster.listed(PODS, Pod, labels=labels, namespace=request.namespace)).items
+    return sum(uid in pod.owners and not (pod.leaving or pod.ended) for pod in pods)
 
 
 async def _held_back(

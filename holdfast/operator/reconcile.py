@@ -250,7 +250,8 @@ async def _update(cluster: Cluster, body: Body, asked: Wanted, known: Known) -> 
 
 async def _clear(cluster: Cluster, body: Body, asked: Wanted) -> None:
     """Remove what makes pods, then the pods: nobody is to make them anew. What has got a name of
-    ours since it was looked at, and is not ours, stays."""
+    ours since it was looked at, and is not ours, stays, and so do pods that belong to nothing: all
+    of ours do."""
     for wish in reversed(asked.moving):
         found = await existing(cluster, wish)
         if found is not None and is_owned(found, body["metadata"]["uid"]):
@@ -260,7 +261,8 @@ async def _clear(cluster: Cluster, body: Body, asked: Wanted) -> None:
     namespace = asked.request.namespace
     labels = f"{JOB}={asked.request.name}"
     for pod in (await cluster.listed(PODS, Pod, labels=labels, namespace=namespace)).items:
-        await cluster.delete(PODS, pod.metadata.name, uid=pod.uid, namespace=namespace)
+        if pod.owners:
+            await cluster.delete(PODS, pod.metadata.name, uid=pod.uid, namespace=namespace)
 
 
 async def _adopt(cluster: Cluster, body: Body, asked: Wanted) -> None:

@@ -16,6 +16,7 @@ from holdfast.drivers.kubernetes.cluster import (
     DEPLOYMENTS,
     JOBS,
     LEASES,
+    PODS,
     SECRETS,
     SERVICES,
 )
@@ -24,6 +25,7 @@ from holdfast.operator.observation import existing
 from holdfast.operator.reconcile import _clear
 from holdfast.operator.wanted import wanted
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.playing import playing
 from tests.operator.asking import training_job
 from tests.operator.test_loop import Site, impatient, on_site, open_cordon, suspend
@@ -129,6 +131,37 @@ def test_what_got_a_name_of_ours_since_it_was_looked_at_is_not_cleared_away() ->
         assert left == {"run"}
 
     playing(story)
+
+
+@pytest.mark.parametrize("code", [403, 500])
+def test_pods_that_could_not_be_removed_are_before_a_job_counts_as_suspended(code: int) -> None:
+    """What makes them is gone by then, and with engine `pods` nothing else would ever take them."""
+
+    @on_site
+    async def story(it: Site) -> None:
+        it.start()
+        await it.apply(training_job(kubernetes={"engine": "pods"}))
+        await it.until(lambda: it.get(DEPLOYMENTS, "run-controller"))
+        (owner,) = it.store.get(CONFIG_MAPS, "default", "run-job")["metadata"]["ownerReferences"]
+        meta = {"labels": {"holdfast.dev/job": "run"}, "ownerReferences": [owner]}
+        for name in ("run-0", "run-1"):
+            body = {"metadata": {"name": name, **meta}, "spec": {"containers": [CONTAINER]}}
+            it.store.create(PODS, "default", {**body, "status": {"phase": "Pending"}})
+        it.publish("stopped", "stopped")
+        it.tasks.pop().cancel()
+        body = {**body, "metadata": {"name": "by-hand", "labels": meta["labels"]}}
+        it.store.create(PODS, "default", {**body, "status": {"phase": "Pending"}})
+        it.start("two")
+        it.fake.faults.add(Fault("list", "pods", code=code, times=9))
+        it.edit(suspend(True))
+        await it.until(lambda: it.marks().get("Suspended") == "True")
+        left = [p["metadata"]["name"] for p in it.store.all(PODS, "default")]
+        assert not {"run-0", "run-1"} & set(left) and "by-hand" in left
+
+    story()
+
+
+CONTAINER = {"name": "main", "image": "x"}
 
 
 @on_site

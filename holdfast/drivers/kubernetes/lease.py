@@ -24,6 +24,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.talk import Complaint
 from holdfast.shell.succession import StandingAside
 
 DURATION_S = 10  # a successor waits for so long
@@ -66,6 +67,7 @@ class Lease:
         self._seen, self._since, self._newest = "", 0.0, 0  # its last sign of life, its term
         self._renewed_at = self._looked_at = float("-inf")
         self._doubt: asyncio.TimerHandle | None = None
+        self._complain = Complaint()
 
     @property
     def is_sure(self) -> bool:
@@ -143,8 +145,9 @@ class Lease:
         except NotFoundError:
             with contextlib.suppress(ApiError):
                 await self._try()
-        except (ApiError, TimeoutError):
-            pass
+        except (ApiError, TimeoutError) as error:
+            if isinstance(error, ApiError) and not error.transient:
+                self._complain(f"lease {self._name} cannot be renewed: {error}")
         return True
 
     def _renewed(self, began: float) -> None:

@@ -10,6 +10,12 @@ from collections.abc import Iterable
 import msgspec
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    """What something belongs to."""
+
+    uid: str = ""
+
+
 class _Meta(msgspec.Struct, rename="camel", frozen=True):
     """Metadata."""
 
@@ -18,6 +24,7 @@ class _Meta(msgspec.Struct, rename="camel", frozen=True):
     resource_version: str = ""
     labels: dict[str, str] = {}
     deletion_timestamp: str | None = None
+    owner_references: list[_Owner] = []
 
 
 class PodSpec(msgspec.Struct, rename="camel", frozen=True):
@@ -99,6 +106,11 @@ class Pod(msgspec.Struct, frozen=True):
     def uid(self) -> str:
         """Its identity."""
         return self.metadata.uid
+
+    @property
+    def owners(self) -> set[str]:
+        """UIDs of what it belongs to."""
+        return {owner.uid for owner in self.metadata.owner_references}
 
     @property
     def ended(self) -> bool:

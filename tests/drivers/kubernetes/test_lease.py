@@ -320,6 +320,25 @@ def test_a_holder_that_may_not_make_a_deleted_lease_anew_is_in_doubt_and_has_not
     playing(story)
 
 
+def test_a_renewal_that_is_forbidden_is_said_once_and_one_that_only_fails_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        held = of(api, "a")
+        await held.acquire()
+        it.faults.add(Fault("get", "leases", code=503, times=4))
+        assert await held._still_ours()
+        it.faults.clear()
+        it.server.access.denied.add(("patch", "leases"))
+        for _ in range(2):
+            assert await held._still_ours()
+
+    playing(story)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "lease run-controller cannot be renewed: " in line
+    assert 'cannot patch resource "leases"' in line
+
+
 def test_who_may_not_have_a_lease_says_so_at_once() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         it.server.access.denied.add(("*", "leases"))
