@@ -42,6 +42,7 @@ from holdfast.errors import Error
 from holdfast.status import Goodput, Incident, JobStatus, NodeStatus
 
 LOOK_S = 1.0
+AGAIN_MAX_S = 8.0  # between two looks while the cluster takes no record; doubles from the first on
 LOOKS = 20  # times what a look takes pass until the next one
 STEADY_S = 5.0  # between two records while only steps are made
 INLINE_BYTES = 64_000  # nodes and incidents up to this size lie in the head
@@ -96,6 +97,7 @@ class Record:
         self._pace = Pace()  # of the shards
         self._owed = False  # shards, since the head was written last
         self._sharded = False  # whether it is too large for the head
+        self._refused = 0  # times in a row that it could not be published
         self._left_out = 0  # of the oldest incidents, for which there is no room
         self._complain, self._denied = Complaint(), Complaint()
         self._alone = asyncio.Lock()  # what is published goes there as a whole
@@ -103,7 +105,8 @@ class Record:
     async def run(self) -> None:
         """Publish for ever."""
         while True:
-            await asyncio.sleep(pause_s(await self.look()))
+            looked_s = await self.look()
+            await asyncio.sleep(pause_s(looked_s, self._refused))
 
     async def look(self) -> float:
         """Publish if there is something new; how long the look took that all else waits for."""
@@ -137,11 +140,13 @@ class Record:
             count = await self._publish(parts, written.content)
         except ApiError as error:
             self._complain(f"{self._name} cannot be published: {error}")
+            self._refused += 1
             return
         except NoShardError:
             self._leave_out(len(found.incidents))
             return
         self._complain("")
+        self._refused = 0
         self._told, self._told_at = found, monotonic()
         self._owed, self._sharded = parts is None, bool(written.parts)
         if parts:
@@ -165,9 +170,10 @@ class Record:
         say(f"{self._name} has no room for all {count} incidents: {self._left_out} are left out")
 
 
-def pause_s(looked_s: float) -> float:
-    """Until the next look, after one that took so long."""
-    return max(LOOK_S, LOOKS * looked_s)
+def pause_s(looked_s: float, refused: int = 0) -> float:
+    """Until the next look, after one that took so long, and so many refusals in a row."""
+    again_s = min(AGAIN_MAX_S, LOOK_S * 2.0 ** min(refused, 10)) if refused else 0.0
+    return max(LOOK_S, LOOKS * looked_s, again_s)
 
 
 def _eventful(new: Recorded, old: Recorded | None) -> bool:

@@ -242,6 +242,23 @@ def test_the_next_look_waits_for_a_multiple_of_what_the_last_one_took() -> None:
     assert record.pause_s(0.25) == 5.0
 
 
+def test_a_record_that_the_cluster_does_not_take_is_offered_ever_later(tmp_path: Path) -> None:
+    pauses = [record.pause_s(0.0, refused) for refused in (1, 2, 3, 99)]
+    assert pauses == [2.0, 4.0, 8.0, 8.0] and record.pause_s(1.0, 1) == 20.0
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        book = await begun(api, tmp_path, large_record(3, 2))
+        it.server.access.denied.add(("patch", "configmaps"))
+        for count in (1, 2):
+            await book.record.look()
+            assert book.record._refused == count
+        it.server.access.denied.clear()
+        await book.record.look()
+        assert book.record._refused == 0 and maps(it)
+
+    playing(story)
+
+
 def test_what_is_encoded_and_compressed_does_not_hold_up_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
