@@ -58,8 +58,8 @@ class Lease:
         self._cluster = cluster
         self._name = name
         self._holder = holder
-        self._labels = labels
-        self._owners = [owner] if owner is not None else []
+        owners = [owner] if owner is not None else []
+        self._meta: Body = {"labels": labels, "ownerReferences": owners}
         self.term = 0  # grows with each holder
         self.former = ""  # who held it before us and has not given it back
         self.on_doubt: Callable[[], None] = _nothing
@@ -203,8 +203,7 @@ class Lease:
             "metadata": {
                 "name": self._name,
                 "namespace": self._cluster.namespace,
-                "labels": self._labels,
-                "ownerReferences": self._owners,
+                **self._meta,
             },
             "spec": self._wanted(self._holder, term),
         }
@@ -220,7 +219,7 @@ class Lease:
         version = found["metadata"]["resourceVersion"]
         known = max(_term(found), self._newest, self.term)  # somebody may have put an old one back
         term = known + (_holder(found) != self._holder)
-        meta = {"resourceVersion": version, "labels": self._labels}
+        meta = {"resourceVersion": version, "labels": self._meta["labels"]}
         patch = {"metadata": meta, "spec": self._wanted(holder, term)}
         try:
             await self._cluster.patch(LEASES, self._name, patch)
