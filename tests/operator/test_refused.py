@@ -133,8 +133,10 @@ def test_what_got_a_name_of_ours_since_it_was_looked_at_is_not_cleared_away() ->
     playing(story)
 
 
-@pytest.mark.parametrize("code", [403, 500])
-def test_pods_that_could_not_be_removed_are_before_a_job_counts_as_suspended(code: int) -> None:
+@pytest.mark.parametrize(("code", "times"), [(403, 2), (500, 9)])
+def test_pods_that_could_not_be_removed_are_before_a_job_counts_as_suspended(
+    code: int, times: int
+) -> None:
     """What makes them is gone by then, and with engine `pods` nothing else would ever take them."""
 
     @on_site
@@ -152,7 +154,7 @@ def test_pods_that_could_not_be_removed_are_before_a_job_counts_as_suspended(cod
         body = {**body, "metadata": {"name": "by-hand", "labels": meta["labels"]}}
         it.store.create(PODS, "default", {**body, "status": {"phase": "Pending"}})
         it.start("two")
-        it.fake.faults.add(Fault("list", "pods", code=code, times=9))
+        it.fake.faults.add(Fault("list", "pods", code=code, times=times))
         it.edit(suspend(True))
         await it.until(lambda: it.marks().get("Suspended") == "True")
         left = [p["metadata"]["name"] for p in it.store.all(PODS, "default")]
