@@ -7,9 +7,13 @@ the epoch.
 A cordon ends when the machine passes a check after its expiry. The third within 28 days has no
 expiry: a machine that passes its checks and fails again and again is what checks do not find, so it
 stays out until a person lifts the cordon. What was before that counts no more.
+
+Who writes has a clock of its own, and it may be wrong: what is said to have been in the future
+counts for nothing, and a cordon that begins there is due. The check decides, as ever.
 """
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 
@@ -20,27 +24,33 @@ CORDONS_KEPT = 6
 TEXT_MAX = 160  # characters of a reason
 CORDON_S = 86_400.0  # the first; the next one lasts twice as long
 UNTIL_A_PERSON = 3  # this cordon within the window has no expiry
+AHEAD_S = 3600.0  # clocks differ by less; what is further ahead comes from a wrong one
 
 PASSED, LIFTED, RENEWED = "passed its checks", "lifted by a person", "failed its checks"
+
+
+LATEST_S = 253_402_300_799
+MomentS = Annotated[int, msgspec.Meta(ge=0, le=LATEST_S)]
+"""Seconds since the epoch that can be written as a date."""
 
 
 class CordonRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One time that a machine was kept out."""
 
-    at: int
+    at: MomentS
     by: str  # NAMESPACE/NAME of the job, or the operator
     why: str
-    until: int | None = None  # it is checked then; None: when a person says so
-    ended_at: int | None = None
+    until: MomentS | None = None  # it is checked then; None: when a person says so
+    ended_at: MomentS | None = None
     ended: str = ""
 
 
 class MachineMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is kept of one machine; bounded."""
 
-    signals: dict[LemonSignal, list[int]] = {}  # newest times of each kind, oldest first
+    signals: dict[LemonSignal, list[MomentS]] = {}  # newest times of each kind, oldest first
     cordons: tuple[CordonRecord, ...] = ()  # oldest first
-    checked_at: int | None = None
+    checked_at: MomentS | None = None
     failed: str = ""  # what its last check has found; empty: it passed
 
     @property
@@ -73,7 +83,7 @@ def remembered(
     kept = {
         signal: recent[-SIGNALS_KEPT:]
         for signal, times in found.items()
-        if (recent := [at for at in times if at > now - WINDOW_S])
+        if (recent := [at for at in times if _is_recent(at, now)])
     }
     return msgspec.structs.replace(memory, signals=kept)
 
@@ -90,7 +100,7 @@ def is_lemon(memory: MachineMemory, now: float) -> bool:
 
 def times_out(memory: MachineMemory, now: float) -> int:
     """Cordons within the window that count: those since a person has lifted one."""
-    recent = [one for one in memory.cordons if one.at > now - WINDOW_S]
+    recent = [one for one in memory.cordons if _is_recent(one.at, now)]
     lifted = [number for number, one in enumerate(recent, 1) if one.ended == LIFTED]
     return len(recent) - max(lifted, default=0)
 
@@ -136,7 +146,13 @@ def checked(memory: MachineMemory, failed: str, *, by: str, now: float) -> Machi
 def is_due(memory: MachineMemory, now: float) -> bool:
     """Whether a check is to decide now if the machine comes back."""
     cordon = memory.cordon
-    return cordon is not None and cordon.until is not None and now >= cordon.until
+    if cordon is None or cordon.until is None:
+        return False
+    return now >= cordon.until or cordon.at > now + AHEAD_S
+
+
+def _is_recent(at: float, now: float) -> bool:
+    return now - WINDOW_S < at <= now + AHEAD_S
 
 
 def cordons_most(machines: int, share: float) -> int:

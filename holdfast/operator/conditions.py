@@ -162,7 +162,8 @@ def stamp(at: float) -> str:
 
 
 def seconds(text: str | None) -> float | None:
-    """A time that Kubernetes wrote, in seconds since the epoch."""
-    if text is None:
+    """A time as Kubernetes and others write it, in seconds since the epoch; None for none."""
+    try:
+        return None if text is None else datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()

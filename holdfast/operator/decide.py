@@ -53,6 +53,8 @@ class Known:
     ended_at: float | None = None
     stopping_since: float | None = None
     update: SpecUpdate = NONE
+    pods: int = 0  # that are left of a job of which nothing that makes pods is there
+    held: str = ""  # what is being deleted and does not go, and by whom it is held
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def decide(known: Known) -> Decision:
         return _ended(known)
     if known.suspend:
         return _suspend(known)
-    if _was_suspended(known.status):
+    if was_suspended(known.status):
         return _resume(known)
     if known.outcome is not None:
         return _ended(known)
@@ -97,15 +99,15 @@ def _ended(known: Known) -> Decision:
 
 
 def _suspend(known: Known) -> Decision:
-    if known.there == 0:
+    if not (known.there or known.pods):
         return Decision(Step.WATCH, "Suspended", "Suspended", "lifetime.suspend is true", None)
     stopped = known.outcome is not None or known.record is None or not known.managed
+    stopped = stopped or not known.there  # a removal that was broken off
     since = known.stopping_since
     late = since is not None and known.now - since > known.stop_limit_s
     if stopped or late:
-        return Decision(
-            Step.CLEAR, "Suspending", "Stopping", "removing what is left of the job", SOON_S
-        )
+        told = known.held or "removing what is left of the job"
+        return Decision(Step.CLEAR, "Suspending", "Stopping", told, _again_s(known))
     told = "the job has been asked to stop"
     return Decision(Step.ASK_STOP, "Suspending", "Stopping", told, 10.0)
 
@@ -116,10 +118,15 @@ def _resume(known: Known) -> Decision:
     if running and _condition(known.status, "Suspended").get("status") != "True":
         told = "the job stops, then starts again"
         return Decision(Step.ASK_STOP, "Suspending", "Stopping", told, 10.0)
-    if known.there or known.record is not None:
-        told = "removing what is left of the previous run"
-        return Decision(Step.RENEW, "Suspended", "Resuming", told, SOON_S)
+    if known.there or known.pods or known.record is not None:
+        told = known.held or "removing what is left of the previous run"
+        return Decision(Step.RENEW, "Suspended", "Resuming", told, _again_s(known))
     return Decision(Step.MAKE)
+
+
+def _again_s(known: Known) -> float:
+    """A finalizer may stay for days: nobody asks for a deletion once a second for so long."""
+    return BLOCKED_S if known.held else SOON_S
 
 
 def _run(known: Known) -> Decision:
@@ -146,7 +153,8 @@ def _run(known: Known) -> Decision:
     return Decision(Step.MAKE)
 
 
-def _was_suspended(status: Body) -> bool:
+def was_suspended(status: Body) -> bool:
+    """Whether it was, or is about to be."""
     condition = _condition(status, "Suspended")
     return condition.get("status") == "True" or condition.get("reason") == "Stopping"
 

@@ -31,6 +31,7 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.manifests.names import BULK, JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.request import NEWEST, OLDEST
+from holdfast.drivers.kubernetes.manifests.support.access import machine_role
 from holdfast.drivers.kubernetes.queued import Workloads
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.operator.decide import WATCH_S
@@ -218,19 +219,22 @@ class Operator:
             try:
                 if not self._neighbours.elder:
                     await self._swept()
-            except DeniedError:
-                pass  # without deploy/rbac/cordon we have made none
             except ApiError as error:
                 self._say(f"cannot delete unused roles: {error}")
             await asyncio.sleep(SWEEP_S)
 
     async def _swept(self) -> None:
         for kind in (CLUSTER_BINDINGS, CLUSTER_ROLES):
-            found = await self._cluster.listed(kind, Named, labels=f"{JOB},{HOME}")
+            try:
+                found = await self._cluster.listed(kind, Named, labels=f"{JOB},{HOME}")
+            except DeniedError:
+                return  # without deploy/rbac/cordon we have made none
             for one in found.items:
-                labels = one.metadata.labels
-                if (labels[HOME], labels[JOB]) not in self._jobs:
-                    await self._cluster.delete(kind, one.metadata.name)
+                name, home = one.metadata.name, one.metadata.labels[HOME]
+                job = one.metadata.labels[JOB]
+                ours = name == machine_role(home, f"{job}-controller")  # else a copy of somebody
+                if ours and (home, job) not in self._jobs:
+                    await self._cluster.delete(kind, name)
 
     def _say(self, text: str) -> None:
         if text != self._told:

@@ -21,12 +21,13 @@ from holdfast.drivers.kubernetes.pods import Pod, waits_for
 from holdfast.drivers.kubernetes.queued import QUOTE, Workloads, quoted, words
 from holdfast.drivers.kubernetes.record import recorded_status
 from holdfast.operator.conditions import ENDED, seconds
-from holdfast.operator.decide import STOP_LIMIT_S, Known
+from holdfast.operator.decide import STOP_LIMIT_S, Known, was_suspended
 from holdfast.operator.named_code import with_code
 from holdfast.operator.updating import NONE, SpecUpdate, spec_update
 from holdfast.operator.wanted import Wanted, is_owned, place
 from holdfast.status import JobStatus
 
+OF_KUBERNETES = ("foregroundDeletion", "orphan")  # finalizers that go by themselves
 DONE = {"Complete": "succeeded", "Completed": "succeeded", "Succeeded": "succeeded"}
 DONE |= {"Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
 DONE |= {"ValidationFailed": "failed", "Stopped": "stopped"}  # of a RayJob
@@ -68,6 +69,8 @@ async def look(
         ended_at=seconds(status.get("completionTime")),
         stopping_since=_stopping_since(status),
         update=await with_code(cluster, wanted.request, update),
+        held=_held(there),
+        pods=0 if there else await _pods_left(cluster, wanted, body),
     )
     waits = await _waiting(cluster, wanted) if record is None and there else None
     if known.outcome is None and there and (queue := queue_of(wanted.request.job)):
@@ -76,6 +79,17 @@ async def look(
         if record is None and said:
             waits = f"{waits or f'queue {queue} of Kueue to admit it'}{QUOTE}{said}"
     return Observation(known, record, waits, tuple(one for one, have in found if have is None))
+
+
+async def _pods_left(cluster: Cluster, wanted: Wanted, body: Body) -> int:
+    """Pods that run on of a job that was suspended: what makes them goes first, and whoever removes
+    them may have been stopped, or refused, in between."""
+    request, uid = wanted.request, body["metadata"]["uid"]
+    if not (wanted.suspend or was_suspended(body.get("status") or {})):
+        return 0
+    labels = f"{JOB}={request.name}"
+    pods = (await cluster.listed(PODS, Pod, labels=labels, namespace=request.namespace)).items
+    return sum(uid in pod.owners and not (pod.leaving or pod.ended) for pod in pods)
 
 
 async def _held_back(
@@ -155,6 +169,17 @@ def engine_outcome(body: Body) -> str | None:
 def _foreign(bodies: list[Body], uid: str) -> str | None:
     strange = next((body for body in bodies if not is_owned(body, uid)), None)
     return None if strange is None else f"{strange['kind']} {strange['metadata']['name']}"
+
+
+def _held(bodies: Sequence[Body]) -> str:
+    """What finalizers of others keep from going, for a person."""
+    for body in bodies:
+        meta = body["metadata"]
+        names = [one for one in meta.get("finalizers") or [] if one not in OF_KUBERNETES]
+        if names and meta.get("deletionTimestamp"):
+            what = f"{body['kind']} {meta['name']}"
+            return f"{what} is being deleted, and its finalizer {', '.join(names)} holds it"
+    return ""
 
 
 def _is_retired(body: Body) -> bool:

@@ -12,9 +12,7 @@ import msgspec
 
 from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
-    LEASES,
     PODS,
-    SECRETS,
     ApiError,
     Cluster,
     DeniedError,
@@ -25,12 +23,13 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.kept_logs import logs_name
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.object_events import OPERATOR, post
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.queued import Workloads
 from holdfast.drivers.kubernetes.record import record_name
 from holdfast.drivers.kubernetes.record_journal import journal_name
 from holdfast.drivers.kubernetes.shipped_code import needed, ship
-from holdfast.drivers.kubernetes.submit import HOLDS_DATA
+from holdfast.drivers.kubernetes.submit import HOLDS_DATA, made_by_controller
 from holdfast.errors import Error
 from holdfast.operator import events
 from holdfast.operator.conditions import status_of
@@ -92,7 +91,9 @@ async def reconcile(
     if decision.step is Step.MAKE:
         unsure = whole or bool(observed.missing) or observed.known.status.get("phase") == "Blocked"
         body = await _begin(cluster, body, observed.known)
-        decision = await _make(cluster, body, asked, decision) if unsure else decision
+        if unsure:
+            fresh = not observed.known.there
+            decision = await _make(cluster, body, asked, decision, fresh=fresh)
     await _tell(cluster, body, decision, observed, asked, clock(), figures=figures)
     await _act(cluster, body, decision, asked, observed.known)
     return decision.after_s
@@ -142,7 +143,8 @@ async def _tell(
     if new == old or not (figures or _but_figures(new) != _but_figures(old)):
         return
     made = await _patched(cluster, body, {**dict.fromkeys(old), **new})  # what is gone goes
-    await events.post(cluster, made, events.said(old, new), now)
+    said = events.said(old, new)
+    await post(cluster, TRAINING_JOBS, made, said, by=OPERATOR, now=now)
 
 
 def _but_figures(status: Body) -> Body:
@@ -161,12 +163,10 @@ async def _act(
         case Step.ASK_STOP:
             await _wish(cluster, asked, {STOP: "gently"})
         case Step.CLEAR:
-            await _clear(cluster, asked)
+            await _clear(cluster, body, asked)
         case Step.RENEW:
-            await _clear(cluster, asked)
-            name = asked.request.name
-            for one in (journal_name(name), record_name(name), logs_name(name)):
-                await cluster.delete(CONFIG_MAPS, one, namespace=asked.request.namespace)
+            await _clear(cluster, body, asked)
+            await _forget_run(cluster, asked)
         case Step.EXPIRE:
             meta = body["metadata"]
             await cluster.delete(
@@ -176,9 +176,14 @@ async def _act(
             assert_never(never)
 
 
-async def _make(cluster: Cluster, body: Body, asked: Wanted, decision: Decision) -> Decision:
-    """Make what is missing; what is there is left as it is. A refusal is a decision to wait."""
+async def _make(
+    cluster: Cluster, body: Body, asked: Wanted, decision: Decision, *, fresh: bool
+) -> Decision:
+    """Make what is missing; what is there is left as it is. A refusal is a decision to wait.
+    `fresh`: nothing runs yet, so names that its controller will need are still to be looked at."""
     try:
+        if fresh and (strange := await _stranger(cluster, asked)):
+            return taken(strange)
         for wish in asked.objects:
             found = await existing(cluster, wish)
             if found is None:
@@ -243,15 +248,21 @@ async def _update(cluster: Cluster, body: Body, asked: Wanted, known: Known) -> 
     await _wish(cluster, asked, update.annotations)
 
 
-async def _clear(cluster: Cluster, asked: Wanted) -> None:
-    """Remove what makes pods, then the pods: nobody is to make them anew."""
-    for body in reversed(asked.moving):
-        kind, name, namespace = place(body)
-        await cluster.delete(kind, name, namespace=namespace)
+async def _clear(cluster: Cluster, body: Body, asked: Wanted) -> None:
+    """Remove what makes pods, then the pods: nobody is to make them anew. What has got a name of
+    ours since it was looked at, and is not ours, stays, and so do pods that belong to nothing: all
+    of ours do."""
+    for wish in reversed(asked.moving):
+        found = await existing(cluster, wish)
+        if found is not None and is_owned(found, body["metadata"]["uid"]):
+            kind, name, namespace = place(wish)
+            uid = found["metadata"]["uid"]
+            await cluster.delete(kind, name, uid=uid, namespace=namespace)
     namespace = asked.request.namespace
     labels = f"{JOB}={asked.request.name}"
     for pod in (await cluster.listed(PODS, Pod, labels=labels, namespace=namespace)).items:
-        await cluster.delete(PODS, pod.metadata.name, uid=pod.uid, namespace=namespace)
+        if pod.owners:
+            await cluster.delete(PODS, pod.metadata.name, uid=pod.uid, namespace=namespace)
 
 
 async def _adopt(cluster: Cluster, body: Body, asked: Wanted) -> None:
@@ -260,26 +271,49 @@ async def _adopt(cluster: Cluster, body: Body, asked: Wanted) -> None:
         return
     meta = body["metadata"]
     name, namespace = meta["name"], meta["namespace"]
-    made: list[tuple[Kind, str]] = [
-        (CONFIG_MAPS, record_name(name)),
-        (CONFIG_MAPS, journal_name(name)),
-        (CONFIG_MAPS, logs_name(name)),
-        (SECRETS, f"{name}-token"),
-        (LEASES, f"{name}-controller"),
-    ]
+    made = made_by_controller(name)
     if asked.request.engine == "pods":
         labels = f"{JOB}={name}"
         pods = (await cluster.listed(PODS, _Owned, labels=labels, namespace=namespace)).items
         made += [(PODS, pod.metadata.name) for pod in pods if not pod.metadata.owner_references]
+    patch = {"metadata": {"ownerReferences": [owner_of(body)]}}
     for kind, one in made:
-        await _own(cluster, kind, one, namespace, owner_of(body))
+        found = await _found(cluster, kind, one, namespace)
+        if found is not None and _is_labelled(found, name) and not _owners(found):
+            await cluster.patch(kind, one, patch, namespace=namespace)
 
 
-async def _own(cluster: Cluster, kind: Kind, name: str, namespace: str, owner: Body) -> None:
+async def _stranger(cluster: Cluster, asked: Wanted) -> str:
+    """What of somebody else has a name that the controller of this job needs: it would write over
+    it, and it would go with the job."""
+    name, namespace = asked.request.name, asked.request.namespace
+    for kind, one in made_by_controller(name) if asked.request.managed else ():
+        found = await _found(cluster, kind, one, namespace)
+        if found is not None and not _is_labelled(found, name):
+            return f"{kind.kind} {one}"
+    return ""
+
+
+async def _forget_run(cluster: Cluster, asked: Wanted) -> None:
+    """The record of the run that was suspended, and what belongs to it."""
+    name, namespace = asked.request.name, asked.request.namespace
+    for one in (journal_name(name), record_name(name), logs_name(name)):
+        found = await _found(cluster, CONFIG_MAPS, one, namespace)
+        if found is not None and _is_labelled(found, name):
+            uid = found["metadata"]["uid"]
+            await cluster.delete(CONFIG_MAPS, one, uid=uid, namespace=namespace)
+
+
+async def _found(cluster: Cluster, kind: Kind, name: str, namespace: str | None) -> Body | None:
     try:
-        found = await cluster.get(kind, name, namespace=namespace)
-        if not found["metadata"].get("ownerReferences"):
-            patch = {"metadata": {"ownerReferences": [owner]}}
-            await cluster.patch(kind, name, patch, namespace=namespace)
+        return await cluster.get(kind, name, namespace=namespace)
     except NotFoundError:
-        return
+        return None
+
+
+def _is_labelled(found: Body, job: str) -> bool:
+    return bool((found["metadata"].get("labels") or {}).get(JOB) == job)
+
+
+def _owners(found: Body) -> list[Body]:
+    return found["metadata"].get("ownerReferences") or []

@@ -1,11 +1,14 @@
 """A machine is remembered over jobs: bounded, for 28 days, and out for longer each time."""
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.diagnosis import machine_memory as memories
 from holdfast.diagnosis.lemons import WINDOW_S, LemonSignal
 from holdfast.diagnosis.machine_memory import (
+    AHEAD_S,
     CORDON_S,
     LIFTED,
     PASSED,
@@ -87,6 +90,33 @@ def test_never_more_than_a_share_of_a_cluster_and_never_its_only_machine() -> No
 def test_what_a_stranger_wrote_is_nothing() -> None:
     for text in ("", "{", "[]", '{"cordons": 3}', '{"signals": {"luck": [1]}}'):
         assert memories.read(text) == NEW
+
+
+def test_what_is_no_time_that_can_be_written_as_a_date_is_what_a_stranger_wrote() -> None:
+    cordon = {"at": int(NOW), "by": "x", "why": "y", "until": int(NOW)}
+    assert memories.read(json.dumps({"cordons": [cordon]})).cordon is not None
+    for at in (-1, 10**12, 10**30, 1e300):
+        for key in ("at", "until", "ended_at"):
+            assert memories.read(json.dumps({"cordons": [{**cordon, key: at}]})) == NEW, key
+        assert memories.read(json.dumps({"signals": {"XIDs": [at]}})) == NEW
+
+
+def test_a_cordon_that_begins_in_the_future_is_due_and_one_that_a_clock_differs_by_is_not() -> None:
+    """Somebody's clock was wrong; else the machine would be out until that day, and a day more."""
+    assert memories.is_due(out(NEW, NOW + 300 * DAY_S), NOW)
+    assert not memories.is_due(out(NEW, NOW + AHEAD_S / 2), NOW)
+    by_a_person = out(failing(failing(NEW, NOW), NOW), NOW)
+    assert not memories.is_due(by_a_person, NOW)
+
+
+def test_signals_and_cordons_of_the_future_count_for_nothing() -> None:
+    later = NOW + 100 * DAY_S
+    told = [(LemonSignal.XID, later), (LemonSignal.LOST, NOW + AHEAD_S / 2)]
+    memory = memories.remembered(NEW, told, NOW)
+    assert memories.counts(memory, NOW) == {LemonSignal.LOST: 1}
+    for _ in range(2):
+        memory = memories.ended(out(memory, later), PASSED, later)
+    assert memories.times_out(memory, NOW) == 0 and until(out(memory, NOW)) == NOW + CORDON_S
 
 
 STEPS = st.lists(

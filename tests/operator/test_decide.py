@@ -73,6 +73,10 @@ def ended(outcome: str, **keys: Any) -> Known:
         (replace(RUNS, suspend=True, stopping_since=NOW - 99), Step.ASK_STOP, "Suspending"),
         (replace(STOPPED, suspend=True), Step.CLEAR, "Suspending"),
         (replace(STOPPED, suspend=True, there=0), Step.WATCH, "Suspended"),
+        (replace(STOPPED, suspend=True, there=0, pods=1), Step.CLEAR, "Suspending"),
+        (replace(RUNS, suspend=True, there=0, pods=1), Step.CLEAR, "Suspending"),
+        (replace(FRESH, status=SUSPENDED, pods=1), Step.RENEW, "Suspended"),
+        (replace(FRESH, pods=1), Step.MAKE, None),
         (replace(FRESH, status=SUSPENDED), Step.MAKE, None),
         (replace(STOPPED, status=SUSPENDED, there=0), Step.RENEW, "Suspended"),
         (replace(RUNS, status=SUSPENDED, record=None), Step.RENEW, "Suspended"),
@@ -103,6 +107,7 @@ knowns = st.builds(
     outcome=st.sampled_from([None, "succeeded", "failed", "gave_up", "stopped"]),
     there=st.integers(0, 3),
     foreign=st.sampled_from([None, None, None, "Job run"]),
+    pods=st.sampled_from([0, 0, 2]),
     retired=st.booleans(),
     now=st.just(NOW),
     ended_at=st.sampled_from([None, NOW - 20, NOW]),
@@ -148,6 +153,29 @@ def told(known: Known, at: float = NOW, decision: Any = None) -> dict[str, Any]:
         generation=1,
         now=at,
     )
+
+
+@pytest.mark.parametrize(
+    "known", [replace(STOPPED, suspend=True), replace(STOPPED, status=SUSPENDED)]
+)
+def test_what_does_not_go_is_told_and_looked_at_now_and_then(known: Known) -> None:
+    soon, held = decide(known), decide(replace(known, held="Job run: finalizer x"))
+    assert (held.step, held.message) == (soon.step, "Job run: finalizer x")
+    assert held.after_s is not None and soon.after_s is not None and held.after_s > soon.after_s
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2023-11-14T22:13:20Z", NOW),
+        ("2023-11-14T23:13:20.5+01:00", NOW + 0.5),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_time_in_a_status_may_be_written_by_others(text: str | None, at: float | None) -> None:
+    assert seconds(text) == at
 
 
 def test_the_status_shows_what_the_record_says() -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,9 +12,25 @@ from holdfast.checks.outcome import CheckResult
 from holdfast.diagnosis import machine_memory as memories
 from holdfast.diagnosis.machine_memory import CORDON_S, PASSED, MachineMemory
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import DEPLOYMENTS, NODES, PODS, PRIORITIES
+from holdfast.drivers.kubernetes.cluster import (
+    CLUSTER_BINDINGS,
+    CLUSTER_ROLES,
+    DEPLOYMENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITIES,
+    SERVICE_ACCOUNTS,
+)
 from holdfast.drivers.kubernetes.cordons import cordon, memory_of
-from holdfast.drivers.kubernetes.machines import MEMORY, OUT_OF_SERVICE, Machine
+from holdfast.drivers.kubernetes.machines import (
+    EXPIRES,
+    MEMORY,
+    OUT_OF_SERVICE,
+    OWNER,
+    REASON,
+    Machine,
+)
 from holdfast.operator import machine_care
 from holdfast.operator.machine_care import CHECKED, MachineCare, judged, pod_name
 from tests import quick_yaml
@@ -144,6 +161,56 @@ def test_before_its_time_a_person_s_cordon_and_a_dead_machine_are_left_alone() -
     cared_for(story)
 
 
+def test_a_check_may_run_where_the_operator_is_installed_and_on_machines_that_are_kept_for_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the namespace that deploy/ makes, which enforces the restricted standard, with the rights
+    of the operator, and on a machine with a taint for its users."""
+    says(monkeypatch, lines(GOOD)[-1])
+    kept = {"key": "team/training", "effect": "NoSchedule", "value": "x"}
+    [home] = quick_yaml.load_all((ROOT / "deploy" / "namespace.yaml").read_text())
+
+    async def story(ward: Ward) -> None:
+        it = ward.it
+        install(it, home)
+        ward.edit(lambda b: b["spec"]["taints"].append(kept))
+        api = it.api("holdfast-system", account="holdfast-operator")
+        ward.care = MachineCare(api, "img:1", ward.told.append)
+        await ward.checked()
+        assert [taint.key for taint in ward.machine().spec.taints] == [kept["key"]], ward.told
+        await api.close()
+
+    cared_for(story)
+
+
+def install(it: FakeCluster, home: dict[str, Any]) -> None:
+    """The namespace of the operator, and its account with all of its roles."""
+    it.store.create(NAMESPACES, "", home)
+    name, namespace = "holdfast-operator", home["metadata"]["name"]
+    for account in ("default", name):
+        it.store.create(SERVICE_ACCOUNTS, namespace, {"metadata": {"name": account}})
+    rules = ROOT / "deploy" / "rbac"
+    for path in ("role.yaml", "binding.yaml", "cordon/cordon.yaml"):
+        for body in quick_yaml.load_all((rules / path).read_text()):
+            kind = CLUSTER_ROLES if body["kind"] == "ClusterRole" else CLUSTER_BINDINGS
+            it.store.create(kind, "", body)
+
+
+def test_a_check_that_waits_says_for_what_and_is_not_let_onto_a_machine_that_is_unwell() -> None:
+    full = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
+
+    async def story(ward: Ward) -> None:
+        ward.edit(lambda b: b["spec"]["taints"].append(full))
+        await ward.care.look(time.time())
+        await ward.it.until(lambda: ward.pods()[0]["status"].get("conditions"))
+        for _ in range(2):
+            await ward.care.look(time.time())
+        (told,) = [text for text in ward.told if "its check waits for a machine" in text]
+        assert "disk-pressure" in told and ward.machine().cordoned
+
+    cared_for(story)
+
+
 def test_the_third_time_nobody_checks_it_until_a_person_has_lifted_the_cordon() -> None:
     async def story(ward: Ward) -> None:
         assert not await ward.care.look(time.time() + 27 * 86_400)
@@ -159,6 +226,78 @@ def test_without_an_image_it_says_what_to_do_and_changes_nothing() -> None:
         assert not ward.pods() and ward.machine().cordoned
 
     cared_for(story, image="")
+
+
+def says(monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
+    monkeypatch.setattr(machine_care, "COMMAND", ["/bin/sh", "-c", f"echo '{printed}'"])
+
+
+def test_a_verdict_that_cannot_be_written_down_is_kept_and_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each check takes all GPUs of a machine: without the right to patch it, one after the other
+    would."""
+    says(monkeypatch, lines(GOOD)[-1])
+
+    async def story(ward: Ward) -> None:
+        now = time.time()
+        await ward.care.look(now)
+        await ward.it.until(lambda: any(p["status"]["phase"] in END for p in ward.pods()))
+        (pod,) = ward.pods()
+        ward.it.server.access.denied.add(("patch", "nodes"))
+        for later in (0.0, 1.0, machine_care.LOOK_S + 1):
+            await ward.care.look(now + later)
+            assert ward.pods() == [pod] and ward.machine().cordoned
+        ward.it.server.access.denied.clear()
+        await ward.care.look(now + 3 * machine_care.LOOK_S)
+        assert not ward.machine().cordoned
+        await ward.it.until(lambda: not ward.pods())
+
+    cared_for(story)
+
+
+@pytest.mark.parametrize("right", [("create", "pods"), ("get", "pods/log")])
+def test_a_right_that_is_missing_is_named_and_holds_up_no_other_machine(
+    monkeypatch: pytest.MonkeyPatch, right: tuple[str, str]
+) -> None:
+    says(monkeypatch, lines(GOOD)[-1])
+
+    async def story(ward: Ward) -> None:
+        api = ward.it.api()
+        assert await cordon(api, "m-1", by="team/run", why="XID 79", share=1.0) == ""
+        await api.close()
+        ward.it.server.access.denied.add(right)
+        now = time.time() + 3 * CORDON_S
+        await ward.care.look(now)
+        if ward.pods():
+            over = lambda: all(p["status"]["phase"] in END for p in ward.pods())  # noqa: E731
+            await ward.it.until(over)
+            await ward.care.look(now)
+        named = [text for text in ward.told if "cannot be checked: " in text]
+        assert [text.split()[1] for text in named] == ["m-0", "m-1"]
+        assert all(f'cannot {right[0]} resource "{right[1]}"' in text for text in named)
+        said = len(ward.told)
+        await ward.care.look(now + 1)
+        assert len(ward.told) == said, "not at every look"
+
+    cared_for(story)
+
+
+def annotate(notes: dict[str, str], body: dict[str, Any]) -> None:
+    body["metadata"]["annotations"].update(notes)
+
+
+def test_notes_of_strangers_stop_nobody_and_no_machine_is_returned_for_them() -> None:
+    """What people, or other programs, have written where our notes are."""
+
+    async def story(ward: Ward) -> None:
+        for text in ("?", '{"cordons": [{"at": 1, "by": "x", "why": "y", "until": 9e99}]}'):
+            notes = {MEMORY: text, EXPIRES: "whenever", OWNER: "", REASON: "²"}
+            ward.edit(partial(annotate, notes))
+            assert not await ward.care.look(time.time() + 1000 * CORDON_S)
+            assert ward.machine().cordoned and not ward.pods() and ward.told == []
+
+    cared_for(story)
 
 
 def lines(*checks: CheckResult) -> list[str]:
@@ -246,6 +385,20 @@ def test_a_machine_of_the_pool_that_passes_or_of_which_nothing_is_known_stays() 
 
     for code, printed in ((0, lines(GOOD)[-1]), (1, lines(GOOD)[-1]), (137, "Killed")):
         spare_machines(f"echo '{printed}'; exit {code}", story)
+
+
+def test_a_pod_of_the_pool_stays_where_its_machine_cannot_be_cordoned() -> None:
+    """Else the next one would come to the same machine, and fail, and go."""
+
+    async def story(ward: Ward) -> None:
+        name = await checked_there(ward, 1)
+        ward.it.server.access.denied.add(("patch", "nodes"))
+        await ward.care.look(time.time())
+        assert [p["metadata"]["name"] for p in pool_pods(ward)] == [name]
+        assert ward.told[-1].endswith("it is not cordoned: its Node object could not be changed")
+
+    printed = lines(_bad("memory", "3 words differ"))[-1]
+    spare_machines(f"echo '{printed}'; exit 1", story)
 
 
 def test_no_more_machines_of_the_pool_are_cordoned_than_a_job_might() -> None:

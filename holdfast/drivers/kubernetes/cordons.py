@@ -40,7 +40,7 @@ Change = Callable[[MachineMemory], MachineMemory]
 
 
 async def cordon(cluster: Cluster, machine: str, *, by: str, why: str, share: float) -> str:
-    """Keep everybody off a machine; why not, if not. Failing to is said, and harmless to the job.
+    """Keep everybody off a machine; why not, if not.
 
     Never more than `share` of the cluster's machines are out. Where several jobs cordon at once and
     it is more for a moment, the newest cordons are taken back by those who made them.
@@ -52,8 +52,9 @@ async def cordon(cluster: Cluster, machine: str, *, by: str, why: str, share: fl
     done = await _change(
         cluster, machine, lambda old: memories.cordoned(old, by=by, why=why, now=now)
     )
-    refusal = await _over(cluster, machine, share) if done else ""
-    if refusal:
+    if not done:
+        return "its Node object could not be changed"
+    if refusal := await _over(cluster, machine, share):
         await _change(cluster, machine, lambda old: memories.undone(old, made))
     return refusal
 
@@ -107,14 +108,22 @@ def memory_of(machine: Machine, now: float) -> MachineMemory:
     notes = machine.metadata.annotations
     known = memories.read(notes.get(MEMORY, "{}"))
     if machine.cordoned and known.cordon is None:
-        expires = notes.get(EXPIRES)
-        until = datetime.fromisoformat(expires).timestamp() if expires else None
         found = CordonRecord(
             at=int(now), by=notes.get(OWNER, "?"), why=notes.get(REASON, "unknown"),
-            until=None if until is None else int(until),
+            until=_expiry(notes.get(EXPIRES, "")),
         )  # fmt: skip
         return msgspec.structs.replace(known, cordons=(*known.cordons, found))
     return known if machine.cordoned else memories.ended(known, memories.LIFTED, now)
+
+
+def _expiry(text: str) -> int | None:
+    """When a cordon ends that only its notes tell of; None, which is until a person lifts it, also
+    where somebody has written what is no time."""
+    try:
+        at = int(datetime.fromisoformat(text).timestamp())
+    except (ValueError, OverflowError):
+        return None
+    return at if 0 <= at <= memories.LATEST_S else None
 
 
 async def _change(cluster: Cluster, machine: str, change: Change) -> bool:

@@ -30,6 +30,7 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.doubt import Doubt
 from holdfast.drivers.kubernetes.engine_size import EngineSize
 from holdfast.drivers.kubernetes.images import why_not
+from holdfast.drivers.kubernetes.job_token import keep_token
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
@@ -47,7 +48,7 @@ from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
 from holdfast.drivers.kubernetes.shipped_code import ShippedCode
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply, whenever
 from holdfast.drivers.kubernetes.talk import say
-from holdfast.drivers.kubernetes.watch import follow
+from holdfast.drivers.kubernetes.watch import follow, said_once
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.drivers.notifier import Notifier
 from holdfast.drivers.otlp.telemetry import Telemetry
@@ -186,6 +187,7 @@ class KubernetesDriver:
             "watching machines": self._machines.run,
             "recording machine history": self._notes.run,
             "watching the lease": self.doubt.watch,
+            "keeping the token": self._keep_token,
             "reading requests": self._wishes.hear,
             "publishing the record": self._record.run,
             "recording metrics": lambda: self._history.run(say),
@@ -300,8 +302,14 @@ class KubernetesDriver:
 
     # ── facts ──
 
+    async def _keep_token(self) -> None:
+        await keep_token(self._cluster, self._request.name, self._me.belongs.owner, self._me.token)
+
     async def _watch(self) -> None:
-        await follow(self._cluster, PODS, Pod, self._label, self._listed, self._changed)
+        await follow(
+            self._cluster, PODS, Pod, self._label, self._listed, self._changed,
+            on_trouble=said_once("pods"),
+        )  # fmt: skip
 
     def _listed(self, pods: Sequence[Pod]) -> None:
         for pod in pods:

@@ -9,17 +9,20 @@ engine does anything about that, and one would make anew a pod that is deleted: 
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from holdfast.actions import Outcome
 from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster, Kind
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.object_events import CONTROLLER, Said, post
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.spec.cluster import Engine, fatal_status
 
 TRIES = 6
+SUSPENDED = "SuspendedByHoldfast"
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
 SUBMITTED_S = 300.0  # for KubeRay to submit the entrypoint of a short job, and to hear of its end
 
@@ -117,11 +120,14 @@ async def finish(
     kind, patch, pods = main_object(request), suspension(request), list(roster.pods.values())
     left = request.engine == "rayjob" and any(not pod.leaving for pod in pods)  # it never ended
     outlived = roster.outlived()
+    why = Said(False, SUSPENDED, f"the job has ended ({outcome}), and no pod is to be made anew")
     if outlived and await recorded():
-        say(_told(outlived, request, kind, suspended=patch is not None))
+        told = _told(outlived, request, kind, suspended=patch is not None)
+        why = Said(True, SUSPENDED, told)
+        say(told)
         left = True
     if (left or outcome is not Outcome.SUCCEEDED) and kind is not None and patch is not None:
-        await _patch(cluster, kind, request.name, patch)
+        await _suspend(cluster, kind, request.name, patch, why)
     if kind is None:  # agents that did not leave
         for pod in [p for p in pods if not p.over]:
             await _delete(cluster, pod)
@@ -142,10 +148,12 @@ def _told(pods: Sequence[Pod], request: Request, kind: Kind | None, *, suspended
     )
 
 
-async def _patch(cluster: Cluster, kind: Kind, name: str, patch: Body) -> None:
+async def _suspend(cluster: Cluster, kind: Kind, name: str, patch: Body, why: Said) -> None:
+    """And say so at the object: whoever finds it suspended knows nothing of our log."""
     for wait_s in _waits():
         try:
-            await cluster.patch(kind, name, patch)
+            made = await cluster.patch(kind, name, patch)
+            await post(cluster, kind, made, [why], by=CONTROLLER, now=time.time())
             return
         except ApiError as error:
             if not error.transient:

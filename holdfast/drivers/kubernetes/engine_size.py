@@ -2,7 +2,8 @@
 
 A Job and a PyTorchJob grow when the job is to have more nodes, and shrink when it wants fewer. Both
 then delete the pods with the highest numbers, whoever is in them; so they get only as small as
-leaves every pod whose node trains, and pods that are left below wait as spares.
+leaves every pod whose node trains, and pods that are left below wait as spares. A size that
+somebody else has given the object does not last: people ask for another one by `holdfast scale`.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from holdfast.drivers.kubernetes.supply import whenever
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.spec.cluster import Engine
 
+KNOWN_S = 30.0  # after which it is read again
+
 NUMBER: dict[Engine, str] = {  # label with the number of a pod, from 0
     "job": "batch.kubernetes.io/job-completion-index",
     "pytorchjob": "training.kubeflow.org/replica-index",
@@ -32,6 +35,7 @@ class EngineSize:
         self._state, self._roster = state, roster
         self._look = asyncio.Event()
         self._known: int | None = None  # as far as it was read, or written
+        self._read_at = float("-inf")
         self.trouble: str | None = None  # why it cannot be changed
 
     def look(self) -> None:
@@ -62,9 +66,10 @@ class EngineSize:
         assert kind is not None, "an engine with an object"
         if self._state.ended:
             return
-        if self._known is None:
+        now = asyncio.get_running_loop().time()
+        if self._known is None or now - self._read_at >= KNOWN_S:
             found = await self._cluster.get(kind, self._request.name)
-            self._known = size_in(self._request.engine, found)
+            self._known, self._read_at = size_in(self._request.engine, found), now
         if count != self._known:
             say(f"{kind.kind} {self._request.name}: from {self._known} to {count} pods")
             await self._cluster.patch(kind, self._request.name, sized(self._request.engine, count))

@@ -7,12 +7,10 @@ down, which keeps everything that people may want to read and runs nothing any m
 """
 
 import asyncio
-import base64
 import secrets
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +23,8 @@ from holdfast.drivers.kubernetes import shelf
 from holdfast.drivers.kubernetes.cluster import (
     DEPLOYMENTS,
     PODS,
-    SECRETS,
     ApiError,
     Cluster,
-    ConflictError,
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.driver import (
@@ -39,18 +35,19 @@ from holdfast.drivers.kubernetes.driver import (
     stop_by_signal,
 )
 from holdfast.drivers.kubernetes.gather import Gathering
+from holdfast.drivers.kubernetes.job_token import token_of
 from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.leased_cluster import LeasedCluster
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
-from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY, ROLE
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.render import requested
-from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.origin import JobOrigin, first_origin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record_journal import published_journal
-from holdfast.drivers.kubernetes.roster import ROLE, TRAINS
+from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.errors import Error
 from holdfast.replay import replay
@@ -120,7 +117,8 @@ async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome 
     driving = asyncio.create_task(
         _drive(LeasedCluster(cluster, lease), place, lease, origin, observe)
     )
-    tasks = [keeping, driving, asyncio.create_task(remove_former(cluster, lease.former))]
+    clearing = remove_former(cluster, lease.former, place.job.name)
+    tasks = [keeping, driving, asyncio.create_task(clearing)]
     outcome, gives_way = None, False
     try:
         await asyncio.wait({keeping, driving}, return_when=asyncio.FIRST_COMPLETED)
@@ -149,15 +147,24 @@ def end_by_signal() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
-async def remove_former(cluster: Cluster, pod: str) -> None:
+async def remove_former(cluster: Cluster, pod: str, job: str) -> None:
     """The Service leads to a machine that has died until its pods are found not ready, which takes
     most of a minute; to a pod that is being deleted it does not. Another one stands by sooner, too.
+
+    Whoever may change the lease may write any name into it: only a controller of the job goes.
     """
     if not pod:
         return
-    say(f"{pod} has not renewed its lease: it is removed")
     try:
-        await cluster.delete(PODS, pod)
+        meta = (await cluster.get(PODS, pod))["metadata"]
+        labels = meta.get("labels") or {}
+        if (labels.get(JOB), labels.get(ROLE)) != (job, "controller"):
+            say(f"pod {pod} held the lease, and is no controller of {job}: it stays")
+            return
+        say(f"{pod} has not renewed its lease: it is removed")
+        await cluster.delete(PODS, pod, uid=meta["uid"])
+    except NotFoundError:
+        return
     except ApiError as error:
         say(f"pod {pod} cannot be removed: {error}")
 
@@ -217,48 +224,6 @@ def limits_of(job: Job, engine: Engine) -> Limits:
     if "node_wait_s" in job.recovery.model_fields_set:
         return limits
     return msgspec.structs.replace(limits, node_wait_s=NODE_WAIT_S)
-
-
-# ── the token ─────────────────────────────────────────────────────────────────────────────────
-
-
-async def token_of(cluster: Cluster, job: str, owner: Body) -> str:
-    """The job's token: made by the first controller, read by all that follow."""
-    while True:
-        try:
-            with suppress(NotFoundError):
-                return await _read_token(cluster, job)
-            await _make_token(cluster, job, owner)
-        except ApiError as error:
-            if not error.transient:
-                raise
-            say(f"the token cannot be read yet: {error}")
-            await asyncio.sleep(1.0)
-
-
-async def _read_token(cluster: Cluster, job: str) -> str:
-    body = await cluster.get(SECRETS, f"{job}-token")
-    return base64.b64decode(body["data"]["token"]).decode()
-
-
-async def _make_token(cluster: Cluster, job: str, owner: Body) -> None:
-    body = {
-        "apiVersion": SECRETS.api,
-        "kind": SECRETS.kind,
-        "metadata": {
-            "name": f"{job}-token",
-            "namespace": cluster.namespace,
-            "labels": {JOB: job, MANAGED_BY: "holdfast"},
-            "ownerReferences": [owner],
-        },
-        "type": "Opaque",
-        "immutable": True,
-        "stringData": {"token": secrets.token_urlsafe(32)},
-    }
-    try:
-        await cluster.create(body)
-    except ConflictError:
-        return
 
 
 # ── the journal ───────────────────────────────────────────────────────────────────────────────

@@ -10,13 +10,20 @@ cannot be read any more is simply not there.
 
 import asyncio
 import gzip
+import zlib
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 
 import msgspec
 
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, NotFoundError
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    ApiError,
+    Cluster,
+    DeniedError,
+    NotFoundError,
+)
 from holdfast.drivers.kubernetes.config_map import Content, binary_of, config_map
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod, main_container
@@ -58,7 +65,7 @@ class KeptLogs:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._news = asyncio.Event()
         self._publishing = asyncio.Lock()
-        self._complain = Complaint()
+        self._complain, self._denied = Complaint(), Complaint()
 
     async def load(self) -> None:
         """What a controller before this one has kept."""
@@ -143,12 +150,16 @@ class KeptLogs:
         reading = self._cluster.log(
             pod.metadata.name, container=main_container(pod), follow=follow, tail=LINES
         )
-        with suppress(ApiError, TimeoutError):
+        try:
             async with asyncio.timeout(within_s):
                 async for line in reading:
                     lines.append(line)
                     count += 1
             whole = True
+        except DeniedError as error:
+            self._denied(f"output of pods that end is not kept: {error}")
+        except (ApiError, TimeoutError):
+            pass
         if lines:
             self._keep(KeptLog(pod.metadata.name, pod.uid, tuple(lines), cut=count >= LINES))
         return whole
@@ -174,10 +185,13 @@ def packed(found: KeptLog) -> bytes:
 
 
 async def kept_logs(cluster: Cluster, job: str) -> list[KeptLog]:
-    """What was kept of a job. Raises `ApiError`."""
+    """What was kept of a job; what others have put there is left out. Raises `ApiError`."""
     try:
         body = await cluster.get(CONFIG_MAPS, logs_name(job))
     except NotFoundError:
         return []
-    pieces = binary_of(body).values()
-    return [msgspec.json.decode(gzip.decompress(piece), type=KeptLog) for piece in pieces]
+    found: list[KeptLog] = []
+    for piece in binary_of(body).values():
+        with suppress(OSError, EOFError, zlib.error, msgspec.DecodeError):
+            found.append(msgspec.json.decode(gzip.decompress(piece), type=KeptLog))
+    return found

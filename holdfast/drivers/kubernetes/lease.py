@@ -24,6 +24,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.talk import Complaint
 from holdfast.shell.succession import StandingAside
 
 DURATION_S = 10  # a successor waits for so long
@@ -57,8 +58,8 @@ class Lease:
         self._cluster = cluster
         self._name = name
         self._holder = holder
-        self._labels = labels
-        self._owners = [owner] if owner is not None else []
+        owners = [owner] if owner is not None else []
+        self._meta: Body = {"labels": labels, "ownerReferences": owners}
         self.term = 0  # grows with each holder
         self.former = ""  # who held it before us and has not given it back
         self.on_doubt: Callable[[], None] = _nothing
@@ -66,6 +67,7 @@ class Lease:
         self._seen, self._since, self._newest = "", 0.0, 0  # its last sign of life, its term
         self._renewed_at = self._looked_at = float("-inf")
         self._doubt: asyncio.TimerHandle | None = None
+        self._complain = Complaint()
 
     @property
     def is_sure(self) -> bool:
@@ -143,8 +145,9 @@ class Lease:
         except NotFoundError:
             with contextlib.suppress(ApiError):
                 await self._try()
-        except (ApiError, TimeoutError):
-            pass
+        except (ApiError, TimeoutError) as error:
+            if isinstance(error, ApiError) and not error.transient:
+                self._complain(f"lease {self._name} cannot be renewed: {error}")
         return True
 
     def _renewed(self, began: float) -> None:
@@ -200,8 +203,7 @@ class Lease:
             "metadata": {
                 "name": self._name,
                 "namespace": self._cluster.namespace,
-                "labels": self._labels,
-                "ownerReferences": self._owners,
+                **self._meta,
             },
             "spec": self._wanted(self._holder, term),
         }
@@ -215,8 +217,9 @@ class Lease:
     async def _put(self, found: Body, holder: str) -> bool:
         """False if somebody was faster: the version makes it a compare-and-swap."""
         version = found["metadata"]["resourceVersion"]
-        term = _term(found) + (_holder(found) != self._holder)
-        meta = {"resourceVersion": version, "labels": self._labels}
+        known = max(_term(found), self._newest, self.term)  # somebody may have put an old one back
+        term = known + (_holder(found) != self._holder)
+        meta = {"resourceVersion": version, "labels": self._meta["labels"]}
         patch = {"metadata": meta, "spec": self._wanted(holder, term)}
         try:
             await self._cluster.patch(LEASES, self._name, patch)

@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
+from typing import Annotated
 
 import msgspec
 
@@ -47,7 +48,8 @@ class LeftMachine(msgspec.Struct, frozen=True, omit_defaults=True):
         return object_ or (boot and self.goes)
 
 
-_List = dict[str, LeftMachine]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+_List = dict[_Name, LeftMachine]  # what is no name of a machine would have pods refused
 
 
 class Machines:
@@ -74,9 +76,13 @@ class Machines:
             return
         text = (body["metadata"].get("annotations") or {}).get(LEFT, "{}")
         try:
-            self._left = msgspec.json.decode(text, type=_List)
+            left = msgspec.json.decode(text, type=_List)
         except msgspec.MsgspecError as error:
             say(f"annotation {LEFT} is ignored: {error}")
+            return
+        last = self._now() + BLAMED_S  # whoever wrote a later time had another clock
+        replace = msgspec.structs.replace
+        self._left = {name: replace(m, until=min(m.until, last)) for name, m in left.items()}
 
     async def save(self) -> None:
         """For a controller after this one. Raises `ApiError`."""

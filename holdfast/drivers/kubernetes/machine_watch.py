@@ -43,9 +43,9 @@ class MachineWatch:
                     self._cluster, NODES, Machine, "", self._listed, self._changed,
                     on_trouble=_stop_if_denied,
                 )  # fmt: skip
-            except DeniedError:
+            except DeniedError as error:
                 if not refused:
-                    say("conditions of machines are not watched: no permission to list nodes")
+                    say(f"conditions of machines are not watched: no permission ({error.message})")
                 refused = True
                 await asyncio.sleep(AGAIN_S)
 

@@ -10,6 +10,12 @@ from collections.abc import Iterable
 import msgspec
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    """What something belongs to."""
+
+    uid: str = ""
+
+
 class _Meta(msgspec.Struct, rename="camel", frozen=True):
     """Metadata."""
 
@@ -18,12 +24,14 @@ class _Meta(msgspec.Struct, rename="camel", frozen=True):
     resource_version: str = ""
     labels: dict[str, str] = {}
     deletion_timestamp: str | None = None
+    owner_references: list[_Owner] = []
 
 
 class PodSpec(msgspec.Struct, rename="camel", frozen=True):
-    """Where it runs."""
+    """Where it runs, and whether its containers are started again."""
 
     node_name: str = ""
+    restart_policy: str = "Always"
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -100,6 +108,11 @@ class Pod(msgspec.Struct, frozen=True):
         return self.metadata.uid
 
     @property
+    def owners(self) -> set[str]:
+        """UIDs of what it belongs to."""
+        return {owner.uid for owner in self.metadata.owner_references}
+
+    @property
     def ended(self) -> bool:
         """Whether all its containers have ended for good."""
         return self.status.phase in ("Succeeded", "Failed")
@@ -119,6 +132,12 @@ class Pod(msgspec.Struct, frozen=True):
         not end by itself unless it is a native one."""
         done = self.main.state.terminated if self.main is not None else None
         return done is not None and done.exit_code == 0 and not (self.over or self.leaving)
+
+    @property
+    def spent(self) -> bool:
+        """Whether its main container has failed for good, whatever goes on beside it."""
+        done = self.main.state.terminated if self.main is not None else None
+        return done is not None and done.exit_code != 0 and self.spec.restart_policy == "Never"
 
     @property
     def failed_at_start(self) -> bool:

@@ -41,6 +41,7 @@ STAYS_S = 1.5  # what only one can answer stays for so long: parts of traces fol
 # how a word begins that asks for these
 CHECKS, REPLAY, PROFILE, TRACE = "check-", "replay-", "profile-", "trace-"
 NATIVE = "native-"
+RANK_DIGITS = 9
 
 Ask = Callable[[Callable[[StacksReply], None]], None]
 AskNative = Callable[[Callable[[StacksReply], None], int | None], None]
@@ -180,7 +181,7 @@ def _packed(reply: AnyAnswer) -> bytes:
 def _rank_in(word: str) -> int | None:
     """Which one is meant by a word for frames of C; None: all."""
     rank, named, _ = word.removeprefix(NATIVE).partition("-")
-    return int(rank) if named and rank.isdecimal() else None
+    return int(rank) if named and rank.isdecimal() and len(rank) <= RANK_DIGITS else None
 
 
 async def ask_for_stacks(

@@ -38,9 +38,11 @@ from holdfast.drivers.kubernetes.record_journal import PublishedJournal, publish
 from holdfast.drivers.kubernetes.sharded import Cache, ReadShards, digest_of, read
 from holdfast.drivers.kubernetes.sharding import Home, NoShardError, Parts, ShardChunk, Sharding
 from holdfast.drivers.kubernetes.talk import Complaint, say
+from holdfast.errors import Error
 from holdfast.status import Goodput, Incident, JobStatus, NodeStatus
 
 LOOK_S = 1.0
+AGAIN_MAX_S = 8.0  # between two looks while the cluster takes no record; doubles from the first on
 LOOKS = 20  # times what a look takes pass until the next one
 STEADY_S = 5.0  # between two records while only steps are made
 INLINE_BYTES = 64_000  # nodes and incidents up to this size lie in the head
@@ -95,6 +97,7 @@ class Record:
         self._pace = Pace()  # of the shards
         self._owed = False  # shards, since the head was written last
         self._sharded = False  # whether it is too large for the head
+        self._refused = 0  # times in a row that it could not be published
         self._left_out = 0  # of the oldest incidents, for which there is no room
         self._complain, self._denied = Complaint(), Complaint()
         self._alone = asyncio.Lock()  # what is published goes there as a whole
@@ -102,7 +105,8 @@ class Record:
     async def run(self) -> None:
         """Publish for ever."""
         while True:
-            await asyncio.sleep(pause_s(await self.look()))
+            looked_s = await self.look()
+            await asyncio.sleep(pause_s(looked_s, self._refused))
 
     async def look(self) -> float:
         """Publish if there is something new; how long the look took that all else waits for."""
@@ -136,11 +140,13 @@ class Record:
             count = await self._publish(parts, written.content)
         except ApiError as error:
             self._complain(f"{self._name} cannot be published: {error}")
+            self._refused += 1
             return
         except NoShardError:
             self._leave_out(len(found.incidents))
             return
         self._complain("")
+        self._refused = 0
         self._told, self._told_at = found, monotonic()
         self._owed, self._sharded = parts is None, bool(written.parts)
         if parts:
@@ -164,9 +170,10 @@ class Record:
         say(f"{self._name} has no room for all {count} incidents: {self._left_out} are left out")
 
 
-def pause_s(looked_s: float) -> float:
-    """Until the next look, after one that took so long."""
-    return max(LOOK_S, LOOKS * looked_s)
+def pause_s(looked_s: float, refused: int = 0) -> float:
+    """Until the next look, after one that took so long, and so many refusals in a row."""
+    again_s = min(AGAIN_MAX_S, LOOK_S * 2.0 ** min(refused, 10)) if refused else 0.0
+    return max(LOOK_S, LOOKS * looked_s, again_s)
 
 
 def _eventful(new: Recorded, old: Recorded | None) -> bool:
@@ -240,15 +247,31 @@ async def recorded(
 ) -> Recorded | None:
     """The record of a job, if there is one; with the journal if that is wanted.
 
-    What is in `cache`, which is kept up to date, is not read again. Raises `ApiError`.
+    What is in `cache`, which is kept up to date, is not read again. Raises `ApiError`, and `Error`
+    record-incomplete for one that is no record.
     """
     found = await read(cluster, record_name(job), cache)
     if found is None:
         return None
-    record = _decoded(found)
+    try:
+        record = _decoded(found)
+    except (KeyError, msgspec.DecodeError) as error:
+        raise _no_record(cluster, job, error) from error
     if not journal:
         return record
     return msgspec.structs.replace(record, journal=await published_journal(cluster, job))
+
+
+def _no_record(cluster: Cluster, job: str, error: Exception) -> Error:
+    name = record_name(job)
+    return Error(
+        "record-incomplete",
+        f"ConfigMap {name} is not what a controller of this version of Holdfast has written",
+        why=f"{type(error).__name__}: {error}; another client has changed it, or another version "
+        "has written it",
+        help="a controller that runs writes it again within seconds; if not, look at it: "
+        f"kubectl get configmap {name} -n {cluster.namespace} -o yaml",
+    )
 
 
 async def recorded_status(
@@ -260,13 +283,13 @@ async def recorded_status(
     """
     try:
         head = await cluster.get(CONFIG_MAPS, record_name(job), namespace=namespace)
-        return msgspec.json.decode(head["data"][STATUS], type=JobStatus)
+        return msgspec.json.decode((head.get("data") or {})[STATUS], type=JobStatus)
     except (NotFoundError, KeyError, msgspec.DecodeError):
         return None
 
 
 def _decoded(found: ReadShards) -> Recorded:
-    data, index = found.head["data"], found.index
+    data, index = found.head.get("data") or {}, found.index
     status = msgspec.json.decode(data[STATUS], type=JobStatus)
     goodput = msgspec.json.decode(data[GOODPUT], type=Goodput)
     if INCIDENTS in data:  # a small record, or one of a version that knew no shards

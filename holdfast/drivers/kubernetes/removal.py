@@ -2,21 +2,21 @@
 
 Nothing waits for a pod's end: whatever an old attempt still does is ignored, because each attempt
 has a number, a rendezvous store and connections of its own. A pod is evicted, because some engines
-count a plain deletion as a failure; and one of a dead machine, which would stay for ever, is
-dropped once the cluster itself says that nothing runs there any more.
+count a plain deletion as a failure, and deleted where that is forbidden; and one of a dead machine,
+which would stay for ever, is dropped once the cluster itself says that nothing runs there any more.
 """
 
 import asyncio
 from collections.abc import Coroutine
 
 from holdfast.actions import Fence
-from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster
+from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster, DeniedError
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S
-from holdfast.drivers.kubernetes.talk import say
+from holdfast.drivers.kubernetes.talk import Complaint, say
 from holdfast.shell.host import cancelled
 
 FENCED_S = 5.0  # between two looks whether a machine is known to be dead
@@ -31,6 +31,7 @@ class Removal:
         self._cluster, self._roster = cluster, roster
         self._machines, self._output = machines, output
         self._tasks: set[asyncio.Task[None]] = set()
+        self._complain = Complaint()
 
     def remove(self, order: Fence) -> None:
         """The pod of this node, unless a later life of it goes on there, or begins."""
@@ -58,8 +59,14 @@ class Removal:
                 wait_s = min(2 * wait_s, RETRY_LAST_S)
 
     async def _ask(self, pod: Pod) -> None:
-        if not await self._cluster.evict(pod.metadata.name, uid=pod.uid, grace_s=1):
-            await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=1)
+        name = pod.metadata.name
+        try:
+            evicted = await self._cluster.evict(name, uid=pod.uid, grace_s=1)
+        except DeniedError as error:
+            self._complain(f"pods are deleted because they cannot be evicted: {error.reason}")
+            evicted = False
+        if not evicted:
+            await self._cluster.delete(PODS, name, uid=pod.uid, grace_s=1)
 
     async def _force(self, pod: Pod) -> None:
         if await self._machines.fenced(pod.spec.node_name):

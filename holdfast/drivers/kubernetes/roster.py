@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SPARE, LAUNCHER = "spare", "launcher"
 TRAINS = frozenset(("node", SPARE))
 ROLE = "holdfast.dev/role"
+CLOSING = "closing"  # phase of a job whose nodes end by themselves
 LINGERING_MIN = 8  # so many pods on their way out keep no job, however small, from new ones
 
 
@@ -100,6 +101,25 @@ class Restarts:
         return self._since.get(node, int(number) - 1 if number else 0)
 
 
+class SpentPods:
+    """Pods in which the agent has failed for good before it registered, and which a sidecar keeps
+    running. Who has registered is known by its connection, and at the end of a job all do end."""
+
+    def __init__(self, state: "State") -> None:
+        self._state = state
+        self.told: set[str] = set()  # their UIDs
+
+    def seen(self, pod: Pod) -> list[Gone]:
+        """The node of this pod, if that has just become known."""
+        state = self._state
+        if not pod.spent or pod.uid in self.told or state.ended or state.phase.value == CLOSING:
+            return []
+        if any(uid_of(node) == pod.uid for node in (*state.nodes, *state.lost)):
+            return []
+        self.told.add(pod.uid)
+        return [Gone(life(pod), ending(pod), was_planned(pod))]
+
+
 class Roster:
     """Every pod of the job that was seen and has not gone. Only those that can train count as
     nodes; a launcher is remembered apart."""
@@ -112,7 +132,9 @@ class Roster:
         self.restarts = Restarts(state, self.pods)
         self.shown: set[str] = set()  # UIDs of all pods that were ever seen
         self.withdrawn: set[str] = set()  # UIDs of pods that we delete before they have a machine
+        self.snatched = 0  # pods that others deleted so early, since the last one got a machine
         self._untold: set[str] = set()  # nodes that are gone, as the controller may not know yet
+        self._spent = SpentPods(state)
 
     def see(self, pod: Pod) -> list[Gone]:
         """A pod as it is now; the nodes that have ended with it."""
@@ -121,24 +143,29 @@ class Roster:
         if pod.metadata.labels.get(ROLE, "node") not in TRAINS:
             return []
         self._count(pod)
-        if not pod.ended:
-            self.pods[pod.uid] = pod
-            return []
-        return self.lose(pod)
+        if pod.ended:
+            return self.lose(pod)
+        before = self.pods.get(pod.uid)
+        if pod.spec.node_name and not (before is not None and before.spec.node_name):
+            self.snatched = 0
+        self.pods[pod.uid] = pod
+        return self._spent.seen(pod)
 
     def lose(self, pod: Pod) -> list[Gone]:
-        """A pod that is gone for good. One that was withdrawn was no node that failed: another is
-        made in its place, at once."""
+        """A pod that is gone for good. One that was deleted before it had a machine, by us or by
+        others, was no node that failed: another is made in its place."""
         self._launchers.pop(pod.uid, None)
         self.shown.add(pod.uid)
         if self.pods.pop(pod.uid, None) is None:
             return []
-        if pod.uid in self.withdrawn and not pod.spec.node_name:
+        known = [n for n in self._state.nodes if uid_of(n) == pod.uid]
+        if not (pod.spec.node_name or known or pod.ended):
+            self.snatched += pod.uid not in self.withdrawn
             return []
-        known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
-        gone = [n for n in known if n not in self._state.lost]
+        gone = [n for n in known or [life(pod)] if n not in self._state.lost]
         self._untold.update(gone)
-        return [Gone(n, ending(pod), was_planned(pod)) for n in gone]
+        told = [] if pod.uid in self._spent.told and not known else gone
+        return [Gone(n, ending(pod), was_planned(pod)) for n in told]
 
     def explained(self, event: AnyEvent) -> AnyEvent:
         """What an agent tells that leaves, with who takes its pod: it knows only that it is to go,

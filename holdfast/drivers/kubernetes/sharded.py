@@ -82,10 +82,14 @@ def slice_name(digest: str, number: int) -> str:
     return f"{digest}.{number}"
 
 
-def index_of(head: Body) -> ShardIndex:
-    """The index in a head; an empty one in the head of a version that had none."""
+def index_of(head: Body) -> ShardIndex | None:
+    """The index in a head; an empty one in the head of a version that had none, None for one that
+    somebody has broken."""
     text = (head.get("data") or {}).get(INDEX)
-    return msgspec.json.decode(text, type=ShardIndex) if text else ShardIndex()
+    try:
+        return msgspec.json.decode(text, type=ShardIndex) if text else ShardIndex()
+    except msgspec.DecodeError:
+        return None
 
 
 async def read(cluster: Cluster, name: str, cache: Cache | None = None) -> ReadShards | None:
@@ -96,7 +100,10 @@ async def read(cluster: Cluster, name: str, cache: Cache | None = None) -> ReadS
             head = await cluster.get(CONFIG_MAPS, name)
         except NotFoundError:
             return None
-        index = index_of(head)
+        known = index_of(head)
+        index = known or ShardIndex()
+        if known is None:
+            break
         try:
             return ReadShards(head, index, await _parts(cluster, name, index, cache))
         except _TornError:

@@ -88,6 +88,9 @@ class Sharding:
         if head["metadata"]["uid"] != self._uid:
             self._begin(head["metadata"]["uid"])
         found = index_of(head)
+        if found is None:
+            say(f"the index in ConfigMap {self._home.name} cannot be read: it is written anew")
+            found = ShardIndex()
         for entry in found.entries:
             written_here = self._known.get(entry.digest) == entry.shards
             if written_here or await self._all_there(entry):

@@ -20,7 +20,9 @@ from typing import NamedTuple, TypeVar
 from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
+    LEASES,
     PODS,
+    SECRETS,
     ApiError,
     Cluster,
     Kind,
@@ -37,6 +39,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
 from holdfast.drivers.kubernetes.origin import origin, owned
 from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.published_stacks import stacks_name
 from holdfast.drivers.kubernetes.record import record_name, recorded_status
 from holdfast.drivers.kubernetes.record_journal import journal_name
 from holdfast.drivers.kubernetes.submit_refusals import About, about, refused
@@ -87,7 +90,7 @@ async def submit(
     bodies = wanted(request)
     await _require_priorities(cluster, request)
     await make_room(cluster, request, replace=replace, words=words)
-    await _asked(_none_of_others(cluster, bodies, request.name), request, words)
+    await _asked(_none_of_others(cluster, request, bodies), request, words)
     try:
         await _apply(cluster, request, bodies, told, words)
     except Error:
@@ -235,10 +238,21 @@ async def _cleared(cluster: Cluster, request: Request, words: str) -> None:
         )
 
 
-async def _none_of_others(cluster: Cluster, bodies: Sequence[Body], job: str) -> None:
+def made_by_controller(job: str) -> list[tuple[Kind, str]]:
+    """What the controller of a job makes, but for pods and shards."""
+    maps = (record_name(job), journal_name(job), logs_name(job), stacks_name(job))
+    return [
+        *((CONFIG_MAPS, name) for name in maps),
+        (SECRETS, f"{job}-token"),
+        (LEASES, f"{job}-controller"),
+    ]
+
+
+async def _none_of_others(cluster: Cluster, request: Request, bodies: Sequence[Body]) -> None:
     """Server-side apply would take over whatever has the name of an object of ours."""
-    for body in bodies:
-        kind, name = kind_of(body), body["metadata"]["name"]
+    job = request.name
+    wanted = [(kind_of(body), body["metadata"]["name"]) for body in bodies]
+    for kind, name in [*wanted, *(made_by_controller(job) if request.managed else ())]:
         try:
             labels = (await cluster.get(kind, name))["metadata"].get("labels") or {}
         except ApiError:

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.drivers.kubernetes import cluster as known
 from holdfast.drivers.kubernetes.cluster import Cluster, DeniedError, Kind, NotFoundError
 from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.support.access import machine_role
 
 POLL_S = 0.5
 FIRST_WITHIN_S = 120.0
@@ -144,7 +145,7 @@ def _by_name(namespace: str, job: str) -> Iterable[tuple[Kind, str]]:
     yield known.SECRETS, f"{job}-token"
     yield known.LEASES, f"{job}-controller"
     for kind in (known.CLUSTER_BINDINGS, known.CLUSTER_ROLES):
-        yield kind, f"holdfast-{namespace}-{job}-controller"
+        yield kind, machine_role(namespace, f"{job}-controller")
 
 
 async def _delete_one(cluster: Cluster, kind: Kind, name: str, job: str) -> list[str]:

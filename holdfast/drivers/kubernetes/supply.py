@@ -6,7 +6,8 @@ there are never more of them than the job wants beside those that are being dele
 
 Where a pod may be placed is fixed when it is made. So one that still waits when a machine is
 announced to go, or is free again, is deleted and made anew; the API server refuses that for a pod
-that was bound, or changed in any way, since it was seen.
+that was bound, or changed in any way, since it was seen. One that somebody else deletes while it
+waits is made anew, too: that says nothing of any machine. If it goes on, ever later.
 """
 
 import asyncio
@@ -75,6 +76,7 @@ class Supply:
         self._look = asyncio.Event()
         self._made: dict[str, str] = {}  # name → UID of pods that the watch has not shown yet
         self._unsure: set[str] = set()  # those of them that may be gone again
+        self._snatched, self._not_before = 0, 0.0  # as counted by the roster; when the next is made
         self.trouble: str | None = None  # why none can be made
         self.images = ImageRollout(state, roster)
         machines.on_change = self.look
@@ -124,11 +126,26 @@ class Supply:
     async def make_missing(self) -> None:
         """None are made for a job whose ConfigMap is gone: they would be collected at once."""
         await self._look_for_unseen()
-        if self._state.ended or self._lacking() <= 0:
+        if self._state.ended or self._lacking() <= 0 or self._waits_for_others():
             return
         owner = (await origin(self._cluster, self._request.name)).of_pods
         while not self._state.ended and self._lacking() > 0:
             await self._make(owner)
+
+    def _waits_for_others(self) -> bool:
+        """Whether others delete pods before they have a machine, one after the other: then we are
+        half of a loop."""
+        loop, count = asyncio.get_running_loop(), self._roster.snatched
+        if count > self._snatched and count > 1:
+            wait_s = min(RETRY_LAST_S, RETRY_S * 2.0 ** min(count - 2, 10))
+            self._not_before = loop.time() + wait_s
+            loop.call_later(wait_s, self._look.set)
+            say(f"{count} pods in a row were deleted by others before they had a machine: the next "
+                f"is made in {wait_s:g} s")  # fmt: skip
+        elif not count:
+            self._not_before = 0.0
+        self._snatched = count
+        return loop.time() < self._not_before
 
     async def _make(self, owner: Body) -> None:
         spare = self._request.spares and self._roster.lacks_spares(self._state.target)
@@ -200,6 +217,8 @@ class Supply:
 
     def _held_back(self) -> str | None:
         """Why none are made although some are missing."""
+        if self._lacking() > 0 and self._waits_for_others():
+            return f"pods to get a machine ({self._snatched} were deleted before that, by others)"
         if self._roster.missing() <= len(self._unseen()) or self._lacking() > 0:
             return None
         return f"{self._roster.useless()} pods to be deleted (terminating or removed from the job)"

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from holdfast.drivers.kubernetes.cluster import ApiError, Bookmark, Change, Cluster, Kind
+from holdfast.drivers.kubernetes.cluster import ApiError, Bookmark, Change, Cluster, GoneError, Kind
+from holdfast.drivers.kubernetes.talk import Complaint
 
 T = TypeVar("T")
 
@@ -24,6 +25,17 @@ SHORT_S = 1.0  # a watch that ends sooner is a failure: something in between cut
 
 def _nothing(_error: ApiError) -> None:
     pass
+
+
+def said_once(what: str) -> Callable[[ApiError], None]:
+    """For `on_trouble`: says why something is not followed, unless that passes by itself."""
+    complain = Complaint()
+
+    def told(error: ApiError) -> None:
+        if not (error.transient or isinstance(error, GoneError)):
+            complain(f"{what} cannot be watched, and are listed again and again: {error}")
+
+    return told
 
 
 async def follow(

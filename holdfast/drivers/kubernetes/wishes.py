@@ -19,6 +19,7 @@ from holdfast.messages import UpdateJob
 
 LOOK_S = 5.0
 CALL_S = 5.0  # for one look: a connection that is cut may hang for longer
+DIGITS = 6  # of a number of nodes: no cluster has more, and no journal takes any number
 BY, SCALED_BY = "holdfast stop", "holdfast scale"
 _updates = msgspec.json.Decoder(UpdateJob)
 OnWish = Callable[[str, bool], None]
@@ -118,7 +119,7 @@ class Wishes:
         return said if said != before else ""
 
     def _scaled(self, text: str) -> None:
-        if text.isascii() and text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) <= DIGITS:
             self._on_scale(SCALED_BY, int(text))
         else:
             say(f"annotation {SCALE} is ignored: {text[:40]!r} is not a number of nodes")

@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast.diagnosis import machine_memory as memories
 from holdfast.diagnosis.lemons import LemonSignal
@@ -12,7 +14,7 @@ from holdfast.diagnosis.machine_memory import LIFTED
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import NODES
 from holdfast.drivers.kubernetes.cordons import cordon, lift, memory_of, remember
-from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON, TAINT, Machine
+from holdfast.drivers.kubernetes.machines import EXPIRES, MEMORY, OWNER, REASON, TAINT, Machine
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.playing import playing
 
@@ -82,6 +84,53 @@ def test_jobs_that_cordon_at_the_same_moment_stay_within_the_share() -> None:
         assert len(out) <= 2 and sum(bool(why) for why in told) >= 4
 
     playing(story, machines=6)
+
+
+def test_a_machine_that_two_jobs_blame_is_out_once_and_neither_takes_the_other_s_cordon_back() -> (
+    None
+):
+    async def story(it: FakeCluster, api: Api) -> None:
+        def blamed(name: str, by: str) -> Awaitable[str]:
+            return cordon(api, name, by=by, why=f"of {by}", share=0.25)
+
+        await asyncio.gather(blamed("m-0", "team/run"), blamed("m-0", "other/run"))
+        (first,) = memory_of(machine(it, "m-0"), time.time()).cordons
+        notes = machine(it, "m-0").metadata.annotations
+        assert (notes[OWNER], notes[REASON]) == (first.by, f"of {first.by}")
+        assert await blamed("m-1", "other/run"), "there is no room for another one"
+        assert await blamed("m-0", "third/run") == ""
+        assert memory_of(machine(it, "m-0"), time.time()).cordons == (first,)
+        assert [machine(it, f"m-{n}").cordoned for n in range(4)] == [True, False, False, False]
+
+    playing(story, machines=4)
+
+
+def test_a_taint_that_could_not_be_written_is_no_cordon() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        it.server.access.denied.add(("patch", "nodes"))
+        assert await cordoned(api, "m-0") == "its Node object could not be changed"
+        assert not machine(it, "m-0").cordoned
+
+    playing(story, machines=4)
+
+
+@pytest.mark.parametrize("text", ["soon", "9999-12-31T23:59:59-23:59", "2026-13-01", "", "²"])
+def test_an_expiry_that_is_no_time_is_one_that_a_person_decides(text: str) -> None:
+    """A taint of ours without a memory: somebody has set it, and is to take it off."""
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        del api
+        edit(it, "m-0", taints=[{"key": TAINT, "effect": "NoSchedule"}])
+
+        def annotate(body: Body) -> None:
+            body["metadata"]["annotations"] = {EXPIRES: text, MEMORY: '{"cordons": [{"at": 1e99}]}'}
+
+        it.store.change(NODES, "", "m-0", annotate)
+        known = memory_of(machine(it, "m-0"), time.time())
+        assert known.cordon is not None and known.cordon.until is None
+        assert not memories.is_due(known, time.time() + 1e6)
+
+    playing(story, machines=1)
 
 
 def test_the_only_machine_is_never_cordoned() -> None:

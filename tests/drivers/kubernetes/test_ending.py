@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.actions import Outcome
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import JOBS, PODS
+from holdfast.drivers.kubernetes.cluster import EVENTS, JOBS, PODS
 from holdfast.drivers.kubernetes.ending import Departures, finish
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod
@@ -116,6 +116,10 @@ def test_a_job_whose_sidecar_does_not_end_is_suspended_so_that_its_machine_is_fr
         await job.finish(recorded=True)
         await it.until(lambda: not it.pods())
         assert is_true(job.object, "Suspended")
+        (event,) = it.store.all(EVENTS, "default")
+        assert (event["type"], event["reason"]) == ("Warning", "SuspendedByHoldfast")
+        assert event["involvedObject"]["uid"] == job.object["metadata"]["uid"]
+        assert "container proxy of pod run-0-" in event["message"]
 
     playing(story, machines=1)
     told = capsys.readouterr().err
@@ -131,8 +135,35 @@ def test_a_job_whose_sidecar_ends_is_left_alone() -> None:
         job.roster.relist((await api.listed(PODS, Pod)).items)
         await job.finish(recorded=True)
         assert job.object["spec"]["suspend"] is False and job.asked_whether_recorded == 0
+        assert it.store.all(EVENTS, "default") == []
 
     playing(story, machines=1)
+
+
+def test_an_event_says_why_an_object_is_suspended_and_one_that_is_refused_holds_up_nothing() -> (
+    None
+):
+    async def story(it: FakeCluster, api: Api) -> None:
+        async def recorded() -> bool:
+            return True
+
+        request, roster = asked("job"), Roster(state())
+        main = {"name": "main", "image": "img:1", "command": ["true"]}
+        template = {"spec": {"restartPolicy": "Never", "containers": [main]}}
+        spec = {"completionMode": "Indexed", "completions": 1, "template": template}
+        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "run"}, "spec": spec}
+        for denied in (set(), {("create", "events")}):
+            await api.create(body)
+            it.server.access.denied |= denied
+            await finish(api, request, Outcome.GAVE_UP, roster, recorded)
+            assert it.store.get(JOBS, "default", "run")["spec"]["suspend"] is True
+            await api.delete(JOBS, "run")
+            await it.until(lambda: it.store.find(JOBS, "default", "run") is None)
+        (event,) = it.store.all(EVENTS, "default")
+        assert event["message"] == "the job has ended (gave_up), and no pod is to be made anew"
+        assert event["type"] == "Normal" and event["involvedObject"]["kind"] == "Job"
+
+    playing(story)
 
 
 @pytest.mark.parametrize(

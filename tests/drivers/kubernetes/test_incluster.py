@@ -11,9 +11,10 @@ from unittest.mock import Mock
 import pytest
 
 from holdfast.actions import Entry
-from holdfast.drivers.kubernetes import incluster, shelf
+from holdfast.cli.incluster import controlled
+from holdfast.drivers.kubernetes import incluster, job_token, shelf
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import PODS
+from holdfast.drivers.kubernetes.cluster import PODS, SECRETS
 from holdfast.drivers.kubernetes.driver import LISTEN
 from holdfast.drivers.kubernetes.gather import Gathering, Running
 from holdfast.drivers.kubernetes.incluster import (
@@ -22,10 +23,11 @@ from holdfast.drivers.kubernetes.incluster import (
     end_by_signal,
     limits_of,
     remove_former,
-    token_of,
 )
-from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.job_token import token_of
+from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
 from holdfast.drivers.kubernetes.origin import origin
+from holdfast.errors import Error
 from holdfast.events import ControllerResumed
 from holdfast.journal import VERSION, Header, Journal
 from holdfast.shell.server import Server
@@ -38,24 +40,48 @@ from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.playing import playing
 from tests.drivers.kubernetes.test_api import config, pod
 
+CONTROLLER = {JOB: "run", ROLE: "controller"}
+
 
 def test_the_pod_of_the_one_before_is_removed_and_no_other() -> None:
     async def act(it: FakeCluster, api: Api) -> None:
-        await api.create(pod("a"))
-        await api.create(pod("b"))
-        await remove_former(api, "a")
+        for name in ("a", "b"):
+            await api.create(pod(name, labels=CONTROLLER))
+        await remove_former(api, "a", "run")
         await it.until(lambda: it.store.find(PODS, "default", "a") is None)
-        await remove_former(api, "a")
-        await remove_former(api, "")
+        await remove_former(api, "a", "run")
+        await remove_former(api, "", "run")
         assert it.store.find(PODS, "default", "b") is not None
 
     playing(act)
 
 
+def test_what_a_lease_names_is_removed_only_if_it_is_a_controller_of_the_job(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever may change a lease may write the name of any pod into it."""
+    others = {
+        "database": {},
+        "node": {JOB: "run", ROLE: "node"},
+        "other": {JOB: "other", ROLE: "controller"},
+    }
+
+    async def act(it: FakeCluster, api: Api) -> None:
+        for name, labels in others.items():
+            await api.create(pod(name, labels=labels))
+            await remove_former(api, name, "run")
+            found = it.store.get(PODS, "default", name)
+            assert "deletionTimestamp" not in found["metadata"]
+
+    playing(act)
+    assert "pod database held the lease, and is no controller of run" in capsys.readouterr().err
+
+
 def test_a_pod_that_cannot_be_removed_holds_up_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     async def act(it: FakeCluster, api: Api) -> None:
+        await api.create(pod("a", labels=CONTROLLER))
         it.server.access.denied.add(("delete", "pods"))
-        await remove_former(api, "a")
+        await remove_former(api, "a", "run")
 
     playing(act)
     assert "pod a cannot be removed" in capsys.readouterr().err
@@ -68,6 +94,67 @@ def test_a_token_that_cannot_be_made_at_once_is_made_later_and_once() -> None:
         it.faults.add(Fault("create", "secrets", code=500))
         token = await token_of(api, "run", owner)
         assert token == await token_of(api, "run", owner)
+
+    playing(act)
+
+
+@pytest.mark.parametrize("data", [None, {}, {"token": ""}, {"password": "c2VjcmV0"}])
+def test_a_secret_of_somebody_else_is_no_token_and_is_left_alone(data: Any) -> None:
+    async def act(it: FakeCluster, api: Api) -> None:
+        theirs = {"metadata": {"name": "run-token"}, "data": data}
+        made = it.store.create(SECRETS, "default", theirs)
+        with pytest.raises(Error, match="has no token") as caught:
+            await token_of(api, "run", {})
+        assert caught.value.slug == "name-taken"
+        assert it.store.get(SECRETS, "default", "run-token") == made
+
+    playing(act)
+
+
+def test_a_token_that_is_deleted_is_made_again_and_one_of_somebody_else_is_only_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pods that come later would wait for it for ever."""
+    monkeypatch.setattr(job_token, "LOOK_S", 0.01)
+
+    async def act(it: FakeCluster, api: Api) -> None:
+        await api.create(config("run-job"))
+        owner = (await origin(api, "run")).owner
+        token = await token_of(api, "run", owner)
+        first = it.store.get(SECRETS, "default", "run-token")
+        keeping = asyncio.create_task(job_token.keep_token(api, "run", owner, token))
+        it.faults.add(Fault("create", "secrets", code=500))
+        it.store.delete(SECRETS, "default", "run-token")
+        await it.until(lambda: it.store.find(SECRETS, "default", "run-token"))
+        again = it.store.get(SECRETS, "default", "run-token")
+        assert again["metadata"]["uid"] != first["metadata"]["uid"]
+        assert again["metadata"]["ownerReferences"] == [owner]
+        assert await token_of(api, "run", owner) == token
+        it.store.delete(SECRETS, "default", "run-token")
+        b64 = {"token": "b3RoZXI="}
+        theirs = it.store.create(
+            SECRETS, "default", {"metadata": {"name": "run-token"}, "data": b64}
+        )
+        calls = it.server.calls.count(("get", "secrets"))
+        await it.until(lambda: it.server.calls.count(("get", "secrets")) > calls + 3)
+        assert it.store.get(SECRETS, "default", "run-token") == theirs
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    playing(act)
+    said = capsys.readouterr().err
+    assert "Secret run-token was deleted: it is made again" in said
+    assert said.count("has another token: nodes that start are refused") == 1
+
+
+def test_a_right_that_a_controller_lacks_is_told_as_an_error() -> None:
+    async def act(it: FakeCluster, api: Api) -> None:
+        await api.create(config("run-job"))
+        it.server.access.denied.add(("create", "leases"))
+        place = Place(job(), Mock(), Path(), "", "pod-a", 0, 0)
+        with pytest.raises(Error) as caught:
+            await controlled(api, place)
+        assert 'cannot create resource "leases"' in caught.value.why
 
     playing(act)
 

@@ -1,6 +1,8 @@
 """Output outlives pods: the last part of each log is kept, and shown when its pod is gone."""
 
 import asyncio
+import base64
+import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -126,6 +128,35 @@ def test_a_log_that_could_not_be_read_when_its_pod_ended_is_read_again_at_the_en
         assert [k.lines for k in await kept_logs(api, "run")] == [("[rank 0] a",)]
 
     printing(tmp_path, story)
+
+
+def test_what_others_have_put_among_them_is_left_out(tmp_path: Path) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        logs, over = await _kept(api), await _ended(it, api)
+        await logs.settle([over])
+        pieces = {"a": b"?", "b": gzip.compress(b"[1]"), "c": gzip.compress(b"{}")[:9]}
+        theirs = {key: base64.b64encode(piece).decode() for key, piece in pieces.items()}
+        await api.patch(CONFIG_MAPS, logs_name("run"), {"binaryData": theirs})
+        assert [k.lines for k in await kept_logs(api, "run")] == [("[rank 0] a",)]
+
+    printing(tmp_path, story)
+
+
+def test_logs_that_may_not_be_read_are_said_once_and_hold_up_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        logs, over = await _kept(api), await _ended(it, api)
+        it.server.access.denied.add(("get", "pods/log"))
+        for _ in range(2):
+            await logs.glance(over)
+        await logs.settle([over])
+        assert await kept_logs(api, "run") == []
+
+    printing(tmp_path, story)
+    said = capsys.readouterr().err
+    assert said.count("output of pods that end is not kept: ") == 1
+    assert 'cannot get resource "pods/log"' in said
 
 
 def test_what_is_kept_is_published_although_publishing_it_was_broken_off_or_refused(

@@ -283,6 +283,29 @@ def test_terms_go_on_after_somebody_has_deleted_the_lease() -> None:
     playing(story)
 
 
+def test_terms_go_on_after_somebody_has_put_an_old_lease_back() -> None:
+    """As a restored backup does. Agents refuse orders of a term that was before."""
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        first, second, third = (of(api, who) for who in "abc")
+        await first.acquire()
+        await second.acquire()
+
+        def put_back(body: Body) -> None:
+            body["spec"]["leaseTransitions"] = 0
+
+        it.store.change(LEASES, "default", "run-controller", put_back)
+        assert await second._still_ours() and second.term == 2
+        assert spec(it)["leaseTransitions"] == 2
+        waiting = asyncio.create_task(third.acquire())
+        await it.until(lambda: third._newest == 2)
+        it.store.change(LEASES, "default", "run-controller", put_back)
+        await waiting
+        assert third.term == 3
+
+    playing(story)
+
+
 def test_a_holder_that_may_not_make_a_deleted_lease_anew_is_in_doubt_and_has_not_lost_it() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         first = of(api, "a")
@@ -295,6 +318,25 @@ def test_a_holder_that_may_not_make_a_deleted_lease_anew_is_in_doubt_and_has_not
         assert it.store.get(LEASES, "default", "run-controller")["spec"]["holderIdentity"] == "a"
 
     playing(story)
+
+
+def test_a_renewal_that_is_forbidden_is_said_once_and_one_that_only_fails_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        held = of(api, "a")
+        await held.acquire()
+        it.faults.add(Fault("get", "leases", code=503, times=4))
+        assert await held._still_ours()
+        it.faults.clear()
+        it.server.access.denied.add(("patch", "leases"))
+        for _ in range(2):
+            assert await held._still_ours()
+
+    playing(story)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "lease run-controller cannot be renewed: " in line
+    assert 'cannot patch resource "leases"' in line
 
 
 def test_who_may_not_have_a_lease_says_so_at_once() -> None:

@@ -169,6 +169,23 @@ def test_the_next_controller_avoids_the_same_ones() -> None:
     playing(story)
 
 
+def test_a_controller_whose_clock_is_ahead_has_no_machine_avoided_for_years() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        await ready(it, api)
+        ahead = Job(api)
+        ahead.now = 1e9
+        ahead.hears(notice("a", Severity.LEAVES))
+        await ahead.machines.save()
+        job = Job(api)
+        await job.machines.load()
+        job.now = BLAMED_S - 1
+        assert job.avoids() == ["m-0"]
+        job.now = BLAMED_S
+        assert job.avoids() == []
+
+    playing(story)
+
+
 def test_without_a_list_or_with_one_that_cannot_be_read_none_is_avoided(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -178,10 +195,11 @@ def test_without_a_list_or_with_one_that_cannot_be_read_none_is_avoided(
         await ready(it, api)
         await job.machines.load()
         assert job.avoids() == []
-        broken = {"metadata": {"annotations": {"holdfast.dev/left-machines": "[1]"}}}
-        await api.patch(CONFIG_MAPS, "run-job", broken)
-        await job.machines.load()
-        assert job.avoids() == []
+        for text in ("[1]", '{"m_0 ": {"until": 1e9}}', '{"": {"until": 1e9}}'):
+            broken = {"metadata": {"annotations": {"holdfast.dev/left-machines": text}}}
+            await api.patch(CONFIG_MAPS, "run-job", broken)
+            await job.machines.load()
+            assert job.avoids() == [], "no pod with such a name in its affinity is accepted"
 
     playing(story)
     assert "holdfast.dev/left-machines is ignored" in capsys.readouterr().err

@@ -290,7 +290,7 @@ def test_without_the_right_it_is_said_once_and_tried_again(
             watching.cancel()
 
     playing(story, machines=1)
-    assert capsys.readouterr().err.count("no permission to list nodes") == 1
+    assert capsys.readouterr().err.count("are not watched: no permission (") == 1
 
 
 def taint_machine(it: FakeCluster, taints: list[dict[str, str]]) -> None:

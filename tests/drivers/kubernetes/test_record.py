@@ -5,6 +5,7 @@ import gzip
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from holdfast.drivers.kubernetes.pace import BYTES_PER_S, Pace
 from holdfast.drivers.kubernetes.record import Record, Recorded, recorded, recorded_status
 from holdfast.drivers.kubernetes.record_journal import published_journal
 from holdfast.drivers.kubernetes.sharded import Cache
+from holdfast.errors import Error
 from holdfast.journal import VERSION, Header, Journal
 from holdfast.status import UpdateStatus
 from record import incident, node
@@ -240,6 +242,23 @@ def test_the_next_look_waits_for_a_multiple_of_what_the_last_one_took() -> None:
     assert record.pause_s(0.25) == 5.0
 
 
+def test_a_record_that_the_cluster_does_not_take_is_offered_ever_later(tmp_path: Path) -> None:
+    pauses = [record.pause_s(0.0, refused) for refused in (1, 2, 3, 99)]
+    assert pauses == [2.0, 4.0, 8.0, 8.0] and record.pause_s(1.0, 1) == 20.0
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        book = await begun(api, tmp_path, large_record(3, 2))
+        it.server.access.denied.add(("patch", "configmaps"))
+        for count in (1, 2):
+            await book.record.look()
+            assert book.record._refused == count
+        it.server.access.denied.clear()
+        await book.record.look()
+        assert book.record._refused == 0 and maps(it)
+
+    playing(story)
+
+
 def test_what_is_encoded_and_compressed_does_not_hold_up_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +437,18 @@ def test_a_journal_that_outgrows_its_shards_stays_a_sound_one_up_to_a_line_and_i
 
     playing(story)
     assert capsys.readouterr().err.count("has outgrown ConfigMap gpt-journal") == 1
+
+
+@pytest.mark.parametrize("data", [{"x": "y"}, {"status.json": "{"}, {"status.json": "{}"}, None])
+def test_a_record_that_others_have_changed_is_an_error_that_says_so(data: Any) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "run-record"}, "data": data})
+        with pytest.raises(Error, match="ConfigMap run-record is not what") as caught:
+            await recorded(api, "run")
+        assert caught.value.slug == "record-incomplete"
+        assert await recorded_status(api, "run") is None
+
+    playing(story)
 
 
 def test_a_record_and_a_journal_of_a_former_version_are_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from holdfast.actions import Fence
 from holdfast.controller import Limits
 from holdfast.controller.state import State
 from holdfast.drivers.kubernetes import removal
-from holdfast.drivers.kubernetes.cluster import ApiError
+from holdfast.drivers.kubernetes.cluster import ApiError, DeniedError
 from holdfast.drivers.kubernetes.removal import Removal
 from holdfast.drivers.kubernetes.roster import Roster
 from tests.drivers.kubernetes.seen import pod
@@ -68,6 +68,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ((False,), ["evict", "delete 1", "delete 0"]),
         ((ApiError(500, "InternalError", "etcd"), True), ["evict", "evict", "delete 0"]),
         ((None, True), ["evict", "evict", "delete 0"]),
+        ((DeniedError(403, "Forbidden", "pods/eviction"),), ["evict", "delete 1", "delete 0"]),
     ],
 )
 def test_a_pod_is_asked_to_go_until_it_does_and_forced_where_nothing_runs_any_more(
@@ -110,5 +111,6 @@ def test_a_pod_in_which_the_next_agent_begins_stays_unless_its_machine_is_to_bla
         world.removal._machines.leave = AsyncMock()  # type: ignore[method-assign]
         world.removal.remove(Fence(node="uid-run-0", reason="r", blamed=blamed))
         assert (world.removal.keep.call_count == 0) == stays
+        assert world.removal._machines.leave.call_count == int(blamed), "and only then"
 
     asyncio.run(story())

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller import Limits
+from holdfast.controller import Limits, Phase
 from holdfast.controller.state import Node, State
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life, uid_of
@@ -141,6 +143,62 @@ def test_a_pod_that_never_became_a_node_is_told_of_too() -> None:
     roster = Roster(state(asked=1))
     roster.see(pod("a"))
     assert [gone.node for gone in roster.lose(pod("a"))] == ["uid-a"]
+
+
+def test_a_pod_that_is_deleted_before_it_has_a_machine_says_nothing_against_any() -> None:
+    roster = Roster(state("uid-known", asked=2))
+    waits: dict[str, Any] = {"machine": "", "phase": "Pending", "state": {}}
+    for name in ("a", "b"):
+        roster.see(pod(name, **waits))
+    assert roster.missing() == 0
+    assert roster.lose(pod("a", leaving=True, **waits)) == []
+    assert roster.relist([]) == [], "nor one whose deletion nobody has seen"
+    assert (roster.missing(), roster.snatched) == (2, 2), "both are made again"
+    roster.withdrawn.add("uid-c")
+    roster.see(pod("c", **waits))
+    assert roster.lose(pod("c", **waits)) == [] and roster.snatched == 2, "that was us"
+    for seen in (pod("d"), ended("e", machine=""), pod("known", machine="")):
+        roster.see(pod(seen.metadata.name, machine=seen.spec.node_name))
+        assert [gone.node for gone in roster.lose(seen)] == [seen.uid]
+    assert roster.snatched == 0, "one has got a machine meanwhile"
+
+
+def with_sidecar(name: str = "a", *, exit_code: int = 1, policy: str = "Never", **more: Any) -> Pod:
+    """A pod in which our container has ended, and another one runs."""
+    done = {"terminated": {"exitCode": exit_code, "reason": "Error"}}
+    statuses = [{"name": "main", "state": done}, {"name": "proxy", "state": RUNS}]
+    seen = pod(name, containerStatuses=statuses, **more)
+    spec = msgspec.structs.replace(seen.spec, restart_policy=policy)
+    return msgspec.structs.replace(seen, spec=spec)
+
+
+def test_an_agent_that_ends_before_it_registers_is_known_at_once_though_a_sidecar_runs_on() -> None:
+    roster = Roster(state(asked=1))
+    roster.see(pod("a"))
+    (gone,) = roster.see(with_sidecar())
+    assert gone == Gone("uid-a", "its container exited with status 1")
+    assert roster.see(with_sidecar()) == [], "told once"
+    assert roster.alone("uid-a") is not None, "it can be removed"
+    roster._state.lost["uid-a"] = "told"
+    assert roster.lose(with_sidecar(leaving=True)) == [] and not roster.pods
+
+
+@pytest.mark.parametrize(
+    ("seen", "known"),
+    [
+        (with_sidecar(), state("uid-a")),  # its connection tells more
+        (with_sidecar(), state(lost=("uid-a",))),
+        (with_sidecar(exit_code=0), state(asked=1)),
+        (with_sidecar(policy="Always"), state(asked=1)),  # its kubelet starts it again
+        (with_sidecar(policy="OnFailure"), state(asked=1)),
+        (pod("a"), state(asked=1)),
+        (with_sidecar(), State(limits=Limits(node_count=1), phase=Phase.CLOSING)),
+    ],
+)
+def test_one_that_has_registered_or_may_come_or_is_to_end_is_not_taken_for_that(
+    seen: Pod, known: State
+) -> None:
+    assert Roster(known).see(seen) == []
 
 
 def test_a_node_that_is_known_to_be_lost_is_not_told_again() -> None:

@@ -186,6 +186,26 @@ def test_a_shard_that_somebody_has_changed_is_not_read() -> None:
     playing(story)
 
 
+def test_an_index_that_somebody_has_broken_is_nothing_to_read_from_and_is_written_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A controller that begins reads the published journal, and one that publishes its index."""
+
+    async def story(_: FakeCluster, api: Api) -> None:
+        writer = await opened(api)
+        for text in ("{", "[]", '{"parts": {"a": [{"digest": 1}]}}'):
+            await writer.publish(parts(a=[b"1"]), Content())
+            await api.patch(CONFIG_MAPS, HEAD, {"data": {sharded.INDEX: text}})
+            assert await told(api) is None
+            writer = await opened(api)
+            await writer.publish(parts(a=[b"2"]), Content())
+            assert await told(api) == {"a": b"2"}
+
+    playing(story)
+    said = "the index in ConfigMap run-record cannot be read: it is written anew"
+    assert capsys.readouterr().err.count(said) == 3
+
+
 def test_a_head_that_was_deleted_is_written_anew_with_all_its_shards() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         writer = await opened(api)

@@ -16,6 +16,7 @@ from holdfast.drivers.kubernetes.cluster import (
     LEASES,
     SECRETS,
     SERVICES,
+    kind_of,
 )
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY, STOP
 from holdfast.drivers.kubernetes.manifests.render import render, requested
@@ -236,6 +237,21 @@ def test_what_belongs_to_somebody_else_is_left_alone() -> None:
         assert caught.value.slug == "name-taken"
         assert ours(it) == set()
         assert it.store.get(SERVICES, "default", "run")["spec"]["ports"] == spec["ports"]
+
+    play(story, machines=0)
+
+
+@pytest.mark.parametrize("taken", ["ConfigMap run-logs", "Secret run-token"])
+def test_names_that_its_controller_will_need_must_not_be_taken_by_others(taken: str) -> None:
+    """It would write over them, and they would be deleted with the job."""
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        kind, name = taken.split()
+        theirs = await api.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})
+        with pytest.raises(Error, match=f"{kind} {name!r} already exists") as caught:
+            await submit(api, asked())
+        assert caught.value.slug == "name-taken" and ours(it) == set()
+        assert it.store.get(kind_of(theirs), "default", name) == theirs
 
     play(story, machines=0)
 

@@ -149,6 +149,40 @@ def test_a_pod_that_went_before_any_list_showed_it_is_made_again() -> None:
     asyncio.run(story())
 
 
+def test_a_pod_that_others_delete_while_it_waits_is_made_again_and_ever_later_if_that_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = Making()
+    made, roster = supply(cluster, 1)
+    waits: dict[str, Any] = {"machine": "", "phase": "Pending", "state": {}}
+
+    async def snatched(count: int) -> None:
+        await made.make_missing()
+        assert len(cluster.made) == count
+        roster.see(pod(cluster.made[-1], **waits))
+        roster.lose(pod(cluster.made[-1], leaving=True, **waits))
+
+    async def story() -> None:
+        await snatched(1)
+        await snatched(2)
+        for count in (2, 3):
+            await made.make_missing()
+            assert len(cluster.made) == count, "somebody deletes all of them"
+            told = f"pods to get a machine ({count} were deleted before that, by others)"
+            assert made._held_back() == told
+            made._not_before = 0.0  # that time is over
+            await snatched(count + 1)
+        roster.see(pod("run-9"))
+        roster.lose(pod("run-9"))
+        roster._state.lost["uid-run-9"] = "its pod was deleted"
+        await made.make_missing()
+        assert len(cluster.made) == 5 and made._held_back() is None, "one has got a machine"
+
+    asyncio.run(story())
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("in ")[2] for line in said] == ["1 s", "2 s"]
+
+
 def test_pods_that_stay_on_their_way_out_are_named_as_what_is_waited_for() -> None:
     cluster = Making()
     made, roster = supply(cluster, 1)

@@ -10,7 +10,13 @@ import pytest
 from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes import watch
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Change
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    ApiError,
+    Change,
+    DeniedError,
+    GoneError,
+)
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.refusal import Body
@@ -212,6 +218,22 @@ def test_even_without_rights_it_does_not_end_but_tells() -> None:
         await agrees(it, known)
 
     following(act)
+
+
+def test_a_right_that_is_missing_is_said_once_and_what_passes_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = watch.said_once("pods")
+    for error in (
+        ApiError(503, "ServiceUnavailable", "busy"),
+        GoneError(410, "Expired", "too old"),
+        DeniedError(403, "Forbidden", "no watch"),
+        ApiError(0, "ReadError", "cut"),
+        DeniedError(403, "Forbidden", "no watch"),
+    ):
+        told(error)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pods cannot be watched" in line and "no watch (403 Forbidden)" in line
 
 
 def test_a_server_that_was_away_is_found_again() -> None:

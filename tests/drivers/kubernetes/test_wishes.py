@@ -154,7 +154,7 @@ def test_a_number_of_nodes_is_heard_once_and_nonsense_never() -> None:
         await watched(it)
         await ask_to_scale(api, "run", 3)
         await it.until(lambda: there.sizes == [("holdfast scale", 3)])
-        for nonsense in ("many", "-1", "²"):
+        for nonsense in ("many", "-1", "²", "9" * 25, "9" * 5000):
             marks = {"metadata": {"annotations": {SCALE: nonsense}}}
             await api.patch(CONFIG_MAPS, "run-job", marks)
         await ask_to_scale(api, "run", 4)

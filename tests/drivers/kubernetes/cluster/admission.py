@@ -14,6 +14,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Kind,
 )
 from tests.drivers.kubernetes import schemas
+from tests.drivers.kubernetes.cluster import pod_security
 from tests.drivers.kubernetes.cluster.quantities import number
 from tests.drivers.kubernetes.cluster.refusal import (
     Body,
@@ -101,6 +102,7 @@ def pod(store: Store, namespace: str, body: Body) -> None:
         why = "a valid label must be an empty string or consist of alphanumeric characters"
         raise invalid("Pod", name, f"metadata.labels: {spec['priority']}: {why}")
     _check_affinity(spec, name)
+    pod_security.check(store.find(NAMESPACES, "", namespace), body)
     body["status"] = {"phase": "Pending", "qosClass": "Burstable"}
     _within_quota(store, namespace, body)
 

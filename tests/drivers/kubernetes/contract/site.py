@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.bundles import bundle, digest
 from holdfast.drivers import records
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, LEASES, PODS, ApiError
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, LEASES, NAMESPACES, PODS, ApiError
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.names import ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested, unchecked
@@ -27,6 +27,7 @@ from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine
 from holdfast.status import Goodput, Incident, JobStatus, UpdateStatus
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.pod_security import ENFORCE
 from tests.end_to_end.local.jobs import SCRIPTS
 from tests.patience import ENOUGH_S, MAY_BE_SILENT, PATIENCE_S, Patience
 
@@ -240,6 +241,10 @@ class Site:
         return await self.api.evict(pod["metadata"]["name"], uid=pod["metadata"]["uid"])
 
 
+def _restricted(namespace: Body) -> None:
+    namespace["metadata"]["labels"] = {ENFORCE: "restricted"}
+
+
 @contextlib.asynccontextmanager
 async def running(
     engine: Engine, folder: Path, *, steps: int = LONG, args: tuple[str, ...] = (),
@@ -273,6 +278,7 @@ async def running(
     extra = () if engine in ("pods", "job") else (engine,)
     known = None if images is None else dict.fromkeys(images)
     async with cluster(machines=machines, engines=extra, images=known) as it:
+        it.store.change(NAMESPACES, "", "default", _restricted)
         api = it.api()
         try:
             for body in unchecked(request):

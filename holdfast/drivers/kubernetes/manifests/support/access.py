@@ -141,7 +141,7 @@ def _machines(request: Request, account: str) -> list[Body]:
     """Rights on machines; the names carry the namespace because they belong to the cluster."""
     if not request.job.access.cordon:
         return []
-    name = f"holdfast-{request.namespace}-{account}"
+    name = machine_role(request.namespace, account)
     role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
     subject = {**_subject(account), "namespace": request.namespace}
     rules = [_rule("", ["nodes"], ["get", "list", "watch", "patch"])]
@@ -152,6 +152,11 @@ def _machines(request: Request, account: str) -> list[Body]:
     for body in made:
         body["metadata"].pop("namespace", None)
     return made
+
+
+def machine_role(namespace: str | None, account: str) -> str:
+    """Name of the ClusterRole of an account, and of its binding."""
+    return f"holdfast-{namespace}-{account}"
 
 
 def _account(request: Request, name: str, annotations: dict[str, str]) -> Body:
