@@ -257,6 +257,17 @@ def test_the_incident_tells_what_it_means_for_the_batch_and_after_which_step_it_
     assert told in [done.reason for done in incident.actions if done.action == "Batch"]
 
 
+def test_nothing_is_claimed_of_the_batch_of_a_script_that_makes_it_itself() -> None:
+    world = World(**{**ELASTIC, "batch": "keep_global_batch"})
+    world.submit(instrumented=False)
+    world.tell(MilestoneReached(attempt=1, milestone=Milestone.STARTED))
+    world.tell(ScaleRequested(by="me", nodes=2))
+    only(world.all_stopped(), StartAttempt)
+    (incident,) = world.state.incidents
+    (told,) = [done.reason for done in incident.actions if done.action == "Batch"]
+    assert told.startswith("the script, which does not use holdfast.train, sets its batch")
+
+
 def test_a_large_step_down_goes_by_as_many_nodes_as_memory_survives() -> None:
     world = elastic(node_count=4, min_nodes=1)
     world.add("d")
