@@ -16,6 +16,8 @@ from holdfast.errors import Error
 from holdfast.spec import Job
 from holdfast.spec.load import code_folder
 
+SOURCES = frozenset((".py", ".sh", ".toml", ".yaml", ".yml"))
+
 
 def begin(folder: Path) -> None:
     """Another life of the job at `folder` begins, with its first version as it lies there now.
@@ -52,8 +54,9 @@ def settle(job: Job, folder: Path) -> bool:
 
 
 def _lies_in(folder: Path, kept: Path) -> bool:
-    """Whether all that was kept is there, as it was; what has come since is no part of it."""
-    files = (path for path in kept.rglob("*") if path.is_file())
+    """Whether the sources that were kept are there, as they were; what else is in the folder is
+    often the output of the job itself."""
+    files = (path for path in kept.rglob("*") if path.suffix in SOURCES and path.is_file())
     try:
         return all(cmp(path, folder / path.relative_to(kept), shallow=False) for path in files)
     except OSError:

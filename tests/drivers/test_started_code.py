@@ -21,6 +21,7 @@ class Started:
         self.source.mkdir()
         self.folder.mkdir()
         self.edit("print(1)\n")
+        (self.source / "run.log").touch()
         described = job_from_dict({"name": "j", "script": "train.py"}, where="test")
         self.job: Job = located(described, self.source)
         self.begin()
@@ -62,7 +63,8 @@ def test_what_was_edited_before_an_update_is_not_what_a_rollback_brings_back(
 def test_code_that_was_not_edited_stays_where_it_is(started: Started) -> None:
     assert started.settle()
     assert not (started.folder / bundles.FOLDER / bundles.FIRST).exists()
-    (started.source / "new.log").write_text("of the run")
+    (started.source / "run.log").write_text("of the run")
+    (started.source / "new.py").write_text("")
     assert started.settle()
     started.edit("print(2)\n")
     assert started.runs() == "print(2)\n"

@@ -236,7 +236,7 @@ def check_change(kind: Kind, old: Body, new: Body) -> None:
         raise invalid("TrainJob", new["metadata"]["name"], "spec.trainer: field is immutable")
 
 
-def _changed(old: Body, new: Body, path: tuple[str, ...]) -> bool:
+def _changed(old: object, new: object, path: tuple[str, ...]) -> bool:
     """Whether what is there before and after differs; what comes or goes is no such change."""
     first, *rest = path
     if not isinstance(old, dict) or not isinstance(new, dict):

@@ -88,8 +88,8 @@ def _mask(spec: Body, was: Body) -> None:
 
 
 def _check_counts(new: Body, index: int, spec: Body, was: Body) -> None:
-    counts = [spec.get(key) for key in COUNTS]
-    if counts == [was.get(key) for key in COUNTS]:
+    counts = [int(spec[key]) for key in COUNTS]
+    if counts == [was[key] for key in COUNTS]:
         return
     path = f"spec.replicatedJobs[{index}].template.spec"
     status = new.get("status", {}).get("conditions", [])
