@@ -36,6 +36,10 @@ FILES = (
     ("logs/attempt-A/times-rank-R.log", "agent", "When which part of it was written."),
     ("logs/attempt-A/times-rank-R.log.1", "agent", "The same of the part before."),
     ("logs/attempt-A/rank-R.error.json", "worker", "What a function under torch's `@record` left."),
+    ("code/S.tar.gz", "`run`, `update`", "The code of a version, as a bundle; S is its SHA-256."),
+    ("code/S/...", "`update`, agent", "Its files."),
+    ("code/started", "`run`", "The S of the code that the job was started with, if it is small."),
+    ("code/first", "`update`", "The same, once an update has found that code edited."),
     ("tracking.json", "agent of rank 0", "How far each experiment tracker has been told."),
     ("tracking.lock", "agent of rank 0", "Held (`flock`) by the process that tells them."),
     (

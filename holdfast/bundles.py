@@ -9,22 +9,26 @@ Whoever unpacks trusts nothing but the hash: of an archive that has it, too, onl
 the folder are taken, as many as may be, and the folder is there under its name once it is whole.
 """
 
+import contextlib
 import gzip
 import hashlib
 import io
+import itertools
 import os
 import secrets
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from holdfast.errors import Error
 
 FOLDER = "code"  # where bundles lie, in the folder of a job
+STARTED, FIRST = "started", "first"  # files there: see `drivers/started_code.py`
 FOLDER_BYTES = 200_000_000
+SMALL_BYTES, SMALL_FILES = 20_000_000, 5_000  # of a folder that is kept without being asked for
 MOST_BYTES = 32_000_000  # compressed; etcd, which keeps it, has 2 GiB for a whole cluster
 LEFT_OUT = frozenset(("__pycache__", "node_modules", "venv", "env", "wandb"))
 SUFFIXES_LEFT_OUT = frozenset((".pyc", ".pyo", ".pt", ".safetensors"))
@@ -42,24 +46,60 @@ def bundle(folder: Path) -> bytes:
 
 
 def _bundle(folder: Path) -> bytes:
-    paths = list(_files(folder, folder.resolve()))
-    sizes = {path: path.stat().st_size for path in paths}
+    found = _stats(folder)
+    sizes = {path: stat.st_size for path, stat in found.items()}
     if sum(sizes.values()) > FOLDER_BYTES:
         raise _too_large(folder, f"its files total {_mb(sum(sizes.values()))}", FOLDER_BYTES, sizes)
-    data = _packed(folder, paths)
+    data = _packed(folder, found)
     if len(data) > MOST_BYTES:
         raise _too_large(folder, f"its compressed size is {_mb(len(data))}", MOST_BYTES, sizes)
+    _require_one_state(found, _stats(folder))
     return data
 
 
-def _packed(folder: Path, paths: Iterable[Path]) -> bytes:
+def bundle_if_small(folder: Path) -> bytes:
+    """The same of a folder that holds little else than code; empty of any other. Raises `Error`
+    code-unusable and `OSError`."""
+    some = itertools.islice(_files(folder, folder.resolve()), SMALL_FILES + 1)
+    found = {path: path.stat() for path in some}
+    size = sum(stat.st_size for stat in found.values())
+    small = len(found) <= SMALL_FILES and size <= SMALL_BYTES
+    return _packed(folder, found) if small else b""
+
+
+def _stats(folder: Path) -> dict[Path, os.stat_result]:
+    """Its files; one that is deleted meanwhile is none."""
+    found = {}
+    for path in _files(folder, folder.resolve()):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat()
+    return found
+
+
+def _require_one_state(
+    before: Mapping[Path, os.stat_result], after: Mapping[Path, os.stat_result]
+) -> None:
+    """Half of one commit and half of the next is no program. Only sources count: what runs may
+    write its output there."""
+    for path in sorted({*before, *after}):
+        if path.suffix == ".py" and _stamp(before.get(path)) != _stamp(after.get(path)):
+            raise _unusable(path, "it changed while the folder was read", "try again")
+
+
+def _stamp(stat: os.stat_result | None) -> tuple[int, ...] | None:
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat is not None else None
+
+
+def _packed(folder: Path, files: Mapping[Path, os.stat_result]) -> bytes:
     found = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=found, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in paths:
-            archive.addfile(_entry(path, folder), io.BytesIO(path.read_bytes()))
+        for path, stat in files.items():
+            with contextlib.suppress(FileNotFoundError):
+                data = path.read_bytes()
+                archive.addfile(_entry(path, folder, stat.st_mode, len(data)), io.BytesIO(data))
     return found.getvalue()
 
 
@@ -77,34 +117,35 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def _files(folder: Path, root: Path) -> Iterator[Path]:
-    """Files in a fixed order, of a folder in `root`."""
+def _files(folder: Path, root: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Files in a fixed order, of a folder in `root`; `above` are the real folders on the way."""
+    way = (*above, Path(os.path.realpath(folder)))
     for path in sorted(folder.iterdir(), key=lambda p: p.name):
         if path.name.startswith(".") or path.name in LEFT_OUT or path.suffix in SUFFIXES_LEFT_OUT:
             continue
         if path.is_symlink():
-            _require_inside(path, root)
+            _require_inside(path, root, way)
         if path.is_dir():
-            yield from _files(path, root)
+            yield from _files(path, root, way)
         elif path.is_file():
             yield path
 
 
-def _require_inside(link: Path, root: Path) -> None:
+def _require_inside(link: Path, root: Path, way: tuple[Path, ...]) -> None:
     target = os.path.realpath(link)
     if not Path(target).is_relative_to(root):
         why = "it is a symbolic link to a path outside the folder"
         raise _unusable(link, why, "replace the link with a copy of its target")
-    if Path(os.path.realpath(link.parent)).is_relative_to(target):
+    if any(folder.is_relative_to(target) for folder in way):
         why = "it is a symbolic link to a folder that it lies in"
         raise _unusable(link, why, "remove the link")
 
 
-def _entry(path: Path, folder: Path) -> tarfile.TarInfo:
+def _entry(path: Path, folder: Path, mode: int, size: int) -> tarfile.TarInfo:
     """Nothing of who or when: only the name, the size and whether it can be executed."""
     entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
-    entry.size = path.stat().st_size
-    entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+    entry.size = size
+    entry.mode = 0o755 if mode & 0o100 else 0o644
     return entry
 
 
@@ -118,6 +159,14 @@ def _unusable(path: Path, why: str, remedy: str) -> Error:
 def digest(data: bytes | bytearray) -> str:
     """What names a bundle."""
     return hashlib.sha256(data).hexdigest()
+
+
+def named_in(path: Path) -> str:
+    """The bundle that this file names; empty if there is no such file."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def packed(folder: Path, name: str) -> Path:

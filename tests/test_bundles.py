@@ -3,6 +3,7 @@
 import gzip
 import io
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,10 +56,61 @@ def test_a_link_is_followed_inside_the_folder_only_and_never_in_a_circle(tmp_pat
         bundle(source)
     assert "a folder that it lies in" in circle.value.why
     (source / "pkg" / "up").unlink()
+    (source / "other").mkdir()
+    (source / "pkg" / "there").symlink_to("../other")
+    (source / "other" / "back").symlink_to("../pkg")
+    with pytest.raises(Error, match="cannot be shipped") as two:
+        bundle(source)
+    assert "a folder that it lies in" in two.value.why
+    (source / "other" / "back").unlink()
     (source / "pkg" / "out").symlink_to(tmp_path)
     with pytest.raises(Error) as outside:
         bundle(source)
     assert "outside the folder" in outside.value.why
+
+
+def changing(change: Callable[[], object]) -> Callable[[Path], bytes]:
+    """Reads files, and changes others of the folder while it does so."""
+
+    def read(path: Path) -> bytes:
+        with path.open("rb") as file:
+            found = file.read()
+        change()
+        return found
+
+    return read
+
+
+@pytest.mark.parametrize("name", ["a.py", "z.py", "new.py"])
+def test_sources_that_change_while_they_are_read_are_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for known in ("a.py", "z.py"):
+        (tmp_path / known).write_text("x = 1\n")
+    change = changing(lambda: (tmp_path / name).write_text("x = 123\n"))
+    monkeypatch.setattr(Path, "read_bytes", change)
+    with pytest.raises(Error, match=rf"{name} cannot be shipped") as refused:
+        bundle(tmp_path)
+    assert refused.value.why == "it changed while the folder was read"
+
+
+def test_what_is_written_and_deleted_beside_the_sources_meanwhile_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for known in ("a.py", "long.log", "short.log", "z.tmp"):
+        (source / known).write_text("text\n")
+
+    def change() -> None:
+        (source / "long.log").write_text("text\ntext\n")
+        (source / "short.log").write_text("")
+        (source / "z.tmp").unlink(missing_ok=True)
+
+    monkeypatch.setattr(Path, "read_bytes", changing(change))
+    extract(bundle(source), tmp_path / "code")
+    found = {path.name: path.read_text() for path in (tmp_path / "code").iterdir()}
+    assert found == {"a.py": "text\n", "long.log": "text\ntext\n", "short.log": ""}
 
 
 def test_what_tar_packs_is_unpacked_too(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 A bundle is checked and unpacked once, below the folder of the job, under the name of its hash; a
 version that was used stays there, so that it can come back.
 
-The code that the job was started with lies where its user works. Workers that ran ahead have read
-it before an edit, others of the same attempt would read it after: so a program whose files have
-changed is another program, and all of its workers are made anew.
+The code that the job was started with lies where its user works, until an update finds it edited
+(`drivers/started_code.py`). Workers that ran ahead have read it before an edit, others of the same
+attempt would read it after: so a program whose files have changed is another program, and all of
+its workers are made anew.
 """
 
 import contextlib
@@ -33,16 +34,18 @@ class JobVersions:
     def program(self, version: Version) -> Program:
         """What the workers of this version run. Files that are out of reach count as unchanged:
         who has read them before can go on."""
-        program = program_of(self._job, version, self._code(version))
+        code = self._code(version)
+        program = program_of(self._job, version, code)
         ahead = self.instrumented or self._job.warm.mode == "script"
-        if version.code or program.command or not ahead:
+        if code is not None or program.command or not ahead:
             return program
         with contextlib.suppress(OSError):
             self._stamp = script_source.stamp(program)
         return msgspec.structs.replace(program, stamp=self._stamp)
 
     def _code(self, version: Version) -> Path | None:
-        return self._folder / version.code if version.code else None
+        name = version.code or bundles.named_in(self._folder / bundles.FIRST)
+        return self._folder / name if name else None
 
     def missing(self, version: Version) -> bool:
         """Whether its code has to be unpacked first."""
@@ -51,8 +54,8 @@ class JobVersions:
 
     def unpack(self, version: Version) -> None:
         """Check and unpack it. Raises `ValueError`, `OSError`."""
-        if version.code:
-            bundles.unpacked(self._folder, version.code)
+        if (code := self._code(version)) is not None:
+            bundles.unpacked(self._folder, code.name)
 
     def flaw(self, version: Version) -> str:
         """Why it cannot be used, as far as that can be seen without running it; empty if it can."""
@@ -66,7 +69,9 @@ class JobVersions:
         try:
             tree = script_source.parsed(program)
         except SyntaxError as error:
-            return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
+            line = f", line {error.lineno}" if error.lineno else ""
+            where = error.filename or program.script or program.module
+            return f"SyntaxError: {error.msg} ({where}{line})"
         except (OSError, ValueError, RecursionError, MemoryError) as error:
             return f"the script cannot be read: {error}"
         if script_source.joins(tree) == self.instrumented:

@@ -105,6 +105,7 @@ class _Wish(NamedTuple):
 def _local(name: str, wish: _Wish) -> "tuple[str, UpdateStatus]":
     """The bundle lies where agents look for it, then the controller is asked."""
     from holdfast import bundles
+    from holdfast.drivers import started_code
     from holdfast.drivers.client import request, status
     from holdfast.drivers.records import load_job
 
@@ -112,6 +113,8 @@ def _local(name: str, wish: _Wish) -> "tuple[str, UpdateStatus]":
     job = load_job(folder)
     data, now = _checked(job, wish), status(folder)
     _require_possible(folder.name, now, wish, "")
+    if (data or wish.back) and not started_code.settle(job, folder):
+        talk("the code that the job was started with is not kept: version 1 is what lies there now")
     order = _order(wish, bundles.keep(data, folder / bundles.FOLDER) if data else "")
     try:
         request(folder, order)

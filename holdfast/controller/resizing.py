@@ -24,8 +24,8 @@ def scaled(state: State, event: ScaleRequested) -> list[AnyAction]:
     state.scaled_by = event.by
     sizing.growths, sizing.changed_at = [], None  # what was asked for is not held back
     state.stillborn, state.ask_at, state.failed_checks = 0, None, []
-    state.tell(f"{event.by} asked for {event.nodes} nodes")
-    more = nodes.top_up(state, f"{event.by} asked for {state.target} nodes")
+    state.tell(f"{event.by} asked for {_count(event.nodes)}")
+    more = nodes.top_up(state, f"{event.by} asked for {_count(state.target)}")
     return [*more, *(attempts.try_start(state) or review(state))]
 
 
@@ -84,10 +84,14 @@ def _stop(state: State, size: int, why: str) -> list[AnyAction]:
 
 def _let_go(state: State) -> list[AnyAction]:
     """It trains with what was asked for: nodes that wait beyond that go."""
-    why = f"{state.target} nodes are asked for"
+    why = f"{state.scaled_by} asked for {_count(state.target)}"
     asked = state.sizing.target is not None and state.limits.lets_go
     gone = nodes.surplus(state) if asked else []
     for node in gone:
         nodes.remove(state, node.node, why)
         state.note(state.max_step or 0, 0, f"spare {node.name} is released: {why}")
     return [Fence(node=node.node, reason=why) for node in gone]
+
+
+def _count(number: int) -> str:
+    return f"{number} node{'s' if number != 1 else ''}"

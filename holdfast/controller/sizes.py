@@ -119,6 +119,8 @@ def change(state: State, size: int, why: str) -> None:
 def _batch(state: State) -> str:
     """What it means for the batch."""
     count = state.limits.node_count
+    if state.limits.batch and not state.instrumented:
+        return "the script, which does not use holdfast.train, sets its batch and learning rate"
     match state.limits.batch:
         case "keep_global_batch":
             return f"each step has as many samples as on {count} nodes"

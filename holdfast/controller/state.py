@@ -77,6 +77,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def of(job: Job) -> "Limits":
         """The limits that a job description sets."""
         recovery, elastic = job.recovery, job.elasticity
+        deals = elastic is not None and job.trains_with == "pytorch"  # nobody else asks for it
         return Limits(
             node_count=job.nodes.count,
             min_nodes=elastic.min_nodes if elastic is not None else 0,
@@ -90,7 +91,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             stop_grace_s=recovery.stop_grace_s,
             node_wait_s=recovery.node_wait_s,
             copies=job.snapshots.copies,
-            batch=elastic.batch if elastic is not None else "",
+            batch=elastic.batch if deals and elastic is not None else "",
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
             step_timeout_s=recovery.step_timeout_s or 0.0,
             in_process=job.recovery.keeps_processes,

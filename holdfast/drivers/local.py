@@ -24,7 +24,7 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.controller.nodes import missing
 from holdfast.controller.phases import Phase
-from holdfast.drivers import engines, records
+from holdfast.drivers import engines, records, started_code
 from holdfast.drivers.engines import NodeEngine, StartedAgent
 from holdfast.drivers.fencing import Fenced, fence_job, require_gone, say_stuck
 from holdfast.drivers.job_books import JobBooks
@@ -52,6 +52,7 @@ from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.shell import Settings, Shell
 from holdfast.spec import Job
+from holdfast.versions import FIRST
 
 REGISTER_S = 60.0  # for a new agent to connect: its interpreter may start on a busy machine
 RECONNECT_S = 10.0  # for an agent to find a controller that came back
@@ -244,8 +245,18 @@ def _run(
     first: Beginning,
     on_event: Observer,
 ) -> Outcome:
+    begins = isinstance(first, JobSubmitted) and first.version.number == FIRST.number
+
     async def drive() -> Outcome:
-        return await LocalDriver(job, folder, *decides, engine).run(first, on_event)
+        driver = LocalDriver(job, folder, *decides, engine)
+        if not begins:
+            return await driver.run(first, on_event)
+        started_code.begin(folder)
+        keeping = asyncio.create_task(asyncio.to_thread(started_code.keep, job, folder))
+        try:
+            return await driver.run(first, on_event)
+        finally:
+            await keeping
 
     try:
         return asyncio.run(drive())

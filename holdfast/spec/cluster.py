@@ -76,6 +76,9 @@ class Kubernetes(Section):
     in the memory of agents."""
     mpi_version: Literal["v2beta1", "v1"] = "v2beta1"
     """Version of MPIJob that the cluster serves: the mpi-operator's or the training-operator's."""
+    elastic_jobset: Flag = False
+    """The JobSet controller of the cluster has its alpha feature gate `ElasticJobSet` enabled
+    (JobSet 0.12 or newer): the JobSet of an elastic job is then resized."""
 
 
 class Lifetime(Section):

@@ -146,3 +146,6 @@ def test_source_that_no_parser_survives_is_refused_and_ends_no_agent(tmp_path: P
     (tmp_path / "s.py").write_text("x = " + "(" * 150 + ")" * 150 + "\n" + "-" * 90_000 + "1\n")
     job = Job.model_validate({"name": "j", "script": str(tmp_path / "s.py")})
     assert JobVersions(job, tmp_path, instrumented=True).flaw(Version(number=2))
+    (tmp_path / "s.py").write_bytes(b"x = 1\0")
+    said = JobVersions(job, tmp_path, instrumented=True).flaw(Version(number=3))
+    assert said == f"SyntaxError: source code string cannot contain null bytes ({job.script})"

@@ -235,6 +235,7 @@ def test_scale_down_keeps_what_those_hold_that_go_and_then_lets_them_go() -> Non
     world.train(step=20, restored=10)
     assert "c" not in world.state.nodes and world.state.attempt == attempt
     assert lose(world, "c") == [], "it is let go, and not replaced"
+    assert world.state.notes[-1].text == "spare c is released: me asked for 2 nodes"
     assert world.state.asked == 0
 
 
@@ -257,6 +258,18 @@ def test_the_incident_tells_what_it_means_for_the_batch_and_after_which_step_it_
     assert told in [done.reason for done in incident.actions if done.action == "Batch"]
 
 
+def test_nothing_is_claimed_of_the_batch_of_a_script_that_makes_it_itself() -> None:
+    limits: dict[str, float | str] = {**ELASTIC, "batch": "keep_global_batch"}
+    world = World(**limits)
+    world.submit(instrumented=False)
+    world.tell(MilestoneReached(attempt=1, milestone=Milestone.STARTED))
+    world.tell(ScaleRequested(by="me", nodes=2))
+    only(world.all_stopped(), StartAttempt)
+    (incident,) = world.state.incidents
+    (told,) = [done.reason for done in incident.actions if done.action == "Batch"]
+    assert told.startswith("the script, which does not use holdfast.train, sets its batch")
+
+
 def test_a_large_step_down_goes_by_as_many_nodes_as_memory_survives() -> None:
     world = elastic(node_count=4, min_nodes=1)
     world.add("d")
@@ -268,6 +281,7 @@ def test_a_large_step_down_goes_by_as_many_nodes_as_memory_survives() -> None:
         world.train(step=20, restored=20)
     assert sizes == [3, 2, 1]
     assert set(world.state.nodes) == {"a"}
+    assert world.state.notes[-1].text.endswith("is released: me asked for 1 node")
 
 
 def test_nodes_that_are_let_go_are_fenced_once() -> None:

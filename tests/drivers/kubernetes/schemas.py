@@ -278,6 +278,28 @@ def _custom_validator(kind: str, api: str) -> Checker | None:
     return None
 
 
+@cache
+def immutable(kind: str, api: str) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Paths of an object of a custom kind that by its definition never change, those in lists left
+    out: what a transition rule `self == oldSelf` stands at; and what is said of a change."""
+    group, _, version = api.partition("/")
+    found: list[tuple[tuple[str, ...], str]] = []
+    for definition in _definitions(kind):
+        spec = definition["spec"]
+        for served in spec["versions"] if spec["group"] == group else ():
+            if served["name"] == version:
+                found += _fixed(served["schema"]["openAPIV3Schema"], ())
+    return tuple(found)
+
+
+def _fixed(schema: Body, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if rule["rule"] == "self == oldSelf":
+            yield path, rule["message"]
+    for name, inner in schema.get("properties", {}).items():
+        yield from _fixed(inner, (*path, name))
+
+
 def _definitions(kind: str) -> Iterator[Body]:
     for path in sorted(CRDS.glob("*/*.yaml")) if CRDS else ():
         text = path.read_text()

@@ -118,6 +118,7 @@ SETTINGS: dict[str, Setting] = {
     "logs.terminal": Setting("none"),
     "logs.max_bytes": Setting(1 << 20),
     "kubernetes.mpi_version": Setting("v1"),
+    "kubernetes.elastic_jobset": Setting(True, ELASTIC),
     "kubernetes.controller_image": Setting("ctl:1"),
     "kubernetes.journal.pvc": Setting("journals"),
     "kubernetes.journal.storage_class": Setting("rwx", JOURNAL),

@@ -37,6 +37,7 @@ FROM_FILE = frozenset(
      "instrument", "integrate", "progress", "parallel", "resources.state", "cost",
      "notify", "track", "otlp", "monitoring.port", "monitoring.profile_slowdown",
      "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
+     "kubernetes.elastic_jobset",
      "mpi.options", "mpi.implementation", "access.cordon_share",
      "scheduling.replacement_priority_class",
      "checkpoints.start_from", "checkpoints.fresh", "checkpoints.take_over",

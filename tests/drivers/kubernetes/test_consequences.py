@@ -13,15 +13,17 @@ from tests.drivers.kubernetes.asking import asked
 from tests.tidy.source import ROOT
 
 NODES = {"count": 4, "spares": 1}
-ELASTIC = {"nodes": NODES, "elasticity": {"min_nodes": 2}}
+ELASTIC: dict[str, Any] = {"nodes": NODES, "elasticity": {"min_nodes": 2}}
 SCHEDULE = {"schedule": {"cron": "0 3 * * *"}}
+GATE: dict[str, Any] = {"kubernetes": {"elastic_jobset": True}}
 RESIZED = {*OWN, *NUMBER}
 REFUSED: set[Engine] = {"rayjob"}
 
 
-def told(engine: Engine, **keys: Any) -> list[str]:
+def told(engine: Engine, gated: bool = True, **keys: Any) -> list[str]:
     schedule: dict[str, Any] = SCHEDULE if engine == "cronjob" else {}
-    request = asked(engine, namespace="team", **schedule, **keys)
+    gate: dict[str, Any] = GATE if engine == "jobset" and "elasticity" in keys and gated else {}
+    request = asked(engine, namespace="team", **schedule, **gate, **keys)
     assert problems(request) == []
     return list(consequences(request))
 
@@ -34,6 +36,19 @@ def test_of_every_engine_it_is_said_what_another_size_does_to_its_pods(engine: E
     assert ("is not resized" in note) == (engine not in RESIZED)
     assert ("up to 4 nodes" in note) == (engine in RESIZED)
     assert ("it keeps 5 pods" in note) == (engine not in RESIZED)
+
+
+def test_a_job_set_is_resized_only_where_its_controller_lets_that_be() -> None:
+    (note,) = told("jobset", gated=False, **ELASTIC)
+    assert "engine jobset is not resized (its controller refuses another number of pods" in note
+    assert "feature gate ElasticJobSet and kubernetes.elastic_jobset says so" in note
+    more: dict[str, Any] = {"nodes": NODES, "elasticity": {"min_nodes": 2, "max_nodes": 6}}
+    (refused,) = problems(asked("jobset", **more))
+    assert refused.slug == "engine-unsupported" and "elastic_jobset: true" in (refused.help or "")
+    (refused,) = problems(asked("job", **GATE, **more))
+    assert refused.what.startswith("kubernetes.elastic_jobset: job in managed mode")
+    (refused,) = problems(asked("jobset", **GATE, nodes=NODES))
+    assert "elasticity" in refused.what + refused.why + (refused.help or "")
 
 
 @pytest.mark.parametrize("engine", sorted(RESIZED))
@@ -77,4 +92,5 @@ def test_plain_mode_is_the_engines_own_affair() -> None:
 def test_the_guide_shows_what_is_said() -> None:
     guide = (ROOT / "docs" / "guides" / "elastic.md").read_text()
     shown: tuple[Engine, ...] = ("jobset", "job")
-    assert [note for engine in shown for note in told(engine, **ELASTIC) if note not in guide] == []
+    notes = [note for engine in shown for note in told(engine, gated=False, **ELASTIC)]
+    assert [note for note in notes if note not in guide] == []

@@ -19,7 +19,7 @@ PLAIN = """\
 import os, sys, time
 attempt = os.environ["HOLDFAST_ATTEMPT"]
 with open(os.environ["OUT"] + "/" + attempt + ".new", "w") as file:
-    print(*sys.argv[1:], os.environ.get("NCCL_DEBUG", ""), file=file, flush=True)
+    print(*sys.argv[1:], os.environ.get("NCCL_DEBUG", ""), file=file, flush=True)  # as started
 os.rename(file.name, file.name.removesuffix(".new"))
 print("at work", flush=True)
 while not os.path.exists(os.environ["OUT"] + "/enough"):
@@ -134,6 +134,9 @@ def test_the_commands_of_the_guide_do_what_it_says(
     job.start()
     monkeypatch.chdir(folder)
     wait_for(job, out / "1")
+    (folder / "train.py").write_text(
+        PLAIN.replace("file=file, flush", "'edited', file=file, flush")
+    )
     commands = re.findall(r"^holdfast (update .*)$", GUIDE.read_text(), re.MULTILINE)
     here = [command for command in commands if "--on kubernetes" not in command]
     for command in here:
@@ -147,8 +150,8 @@ def test_the_commands_of_the_guide_do_what_it_says(
         wait_for(job, runs)
     assert [(out / f"{attempt}").read_text().split() for attempt in range(1, 6)] == [
         ["--lr=0.1"],
-        ["--lr=0.1"],
-        *[["--lr=0.002", "INFO"]] * 3,
+        ["--lr=0.1", "edited"],
+        *[["--lr=0.002", "INFO", "edited"]] * 3,
     ]
     assert [one.stage for one in job.status().updates] == ["used"] * 2 + [
         "replaced",
@@ -158,12 +161,18 @@ def test_the_commands_of_the_guide_do_what_it_says(
     (folder / "train.py").write_text("if x\n")
     refused = holdfast("update", "gpt", "--code", ".")
     assert "SyntaxError" in refused.stderr and "error[update-refused]" in refused.stderr
+    for attempt, arguments in ((6, ["--lr=0.1", "edited"]), (7, ["--lr=0.1"])):
+        assert holdfast("update", "gpt", "--rollback").returncode == 0
+        wait_for(job, out / str(attempt))
+        assert (out / str(attempt)).read_text().split() == arguments, "whatever lies there now"
+    assert holdfast("update", "gpt", "--set", "lr=0.002").returncode == 0
+    wait_for(job, out / "8")
 
     assert holdfast("stop", "gpt").returncode == 0
     for path in out.iterdir():
         path.unlink()
     job.resume()
     wait_for(job, out / "1")
-    assert (out / "1").read_text().split() == ["--lr=0.002", "INFO"], "the version that it had"
+    assert (out / "1").read_text().split() == ["--lr=0.002"], "the version that it had"
     (out / "enough").touch()
     job.wait_end()

@@ -9,12 +9,21 @@ from holdfast.spec.cluster import Engine
 
 OWN: tuple[Engine, ...] = ("pods", "cronjob")  # whose pods Holdfast makes
 FIXED: dict[Engine, str] = {
-    "jobset": "the Jobs of a JobSet, and their number, are immutable without the alpha feature "
-    "gate ElasticJobSet",
+    "jobset": "its controller refuses another number of pods, unless it has the alpha feature gate "
+    "ElasticJobSet and kubernetes.elastic_jobset says so",
     "trainjob": "spec.trainer of a TrainJob is immutable",
 }
-OTHERS = "Holdfast resizes pods of its own, Jobs and PyTorchJobs only"
+OTHERS = "Holdfast resizes pods of its own, Jobs, PyTorchJobs and elastic JobSets only"
 PARTIAL = "it starts with as many pods as the quota allows"
+
+
+def resized(request: Request) -> bool:
+    """Whether there are more and fewer pods as the job's number of nodes changes. Kueue would take
+    an object that is larger or smaller than what it has admitted for a new one, and stop all of its
+    pods."""
+    able = request.engine != "jobset" or request.job.kubernetes.elastic_jobset
+    honoured = honours("elasticity.max_nodes", request.engine, "managed")
+    return able and honoured and not queue_of(request.job)
 
 
 def consequences(request: Request) -> Iterator[str]:
@@ -35,9 +44,9 @@ def _announces(request: Request) -> bool:
 
 def _size(request: Request) -> str:
     """What becomes of the pods when the number of nodes changes."""
-    engine, queued = request.engine, bool(queue_of(request.job))
-    if queued or not honours("elasticity.max_nodes", engine, "managed"):
-        return _fixed(request, queued=queued)
+    engine = request.engine
+    if not resized(request):
+        return _fixed(request, queued=bool(queue_of(request.job)))
     assert request.job.elasticity is not None
     most = request.job.elasticity.max_nodes or request.nodes
     up = f"up to {_count(most, 'node')}"

@@ -227,12 +227,25 @@ def mark_job(body: Body) -> None:
 
 def check_change(kind: Kind, old: Body, new: Body) -> None:
     """Raises `RefusalError` (422) for a change of what cannot change."""
+    for path, why in schemas.immutable(kind.kind, kind.api):
+        if _changed(old, new, path):
+            raise invalid(kind.kind, new["metadata"]["name"], f"{'.'.join(path)}: {why}")
     if kind == PODS:
         _check_pod(old, new)
     if kind == JOBS:
         _check_job(old, new)
     if kind.kind == "TrainJob" and old["spec"].get("trainer") != new["spec"].get("trainer"):
         raise invalid("TrainJob", new["metadata"]["name"], "spec.trainer: field is immutable")
+
+
+def _changed(old: object, new: object, path: tuple[str, ...]) -> bool:
+    """Whether what is there before and after differs; what comes or goes is no such change."""
+    first, *rest = path
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return False
+    if first not in old or first not in new:
+        return False
+    return _changed(old[first], new[first], tuple(rest)) if rest else old[first] != new[first]
 
 
 def _check_pod(old: Body, new: Body) -> None:

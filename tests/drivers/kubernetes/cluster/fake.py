@@ -99,7 +99,7 @@ class FakeCluster:
         found: list[Step] = [
             self.lifecycle.step,
             Jobs(self.store, self.pace).step,
-            JobSets(self.store, self.pace).step,
+            JobSets(self.store, self.pace, self.server.webhooks.gates).step,
             TrainingOperator(self.store, self.pace).step,
             MpiOperator(self.store, self.pace).step,
             KubeRay(self.store, self.pace).step,

@@ -344,6 +344,7 @@ class ApiServer:
             return old
         if route.part == "":
             admission.check_change(route.kind, old, new)
+            self.webhooks.check_change(route.kind, old, new)
             self.webhooks.check(route.kind, route.namespace, new)
         return self.store.replace(route.kind, new, dry=_dry(request))
 

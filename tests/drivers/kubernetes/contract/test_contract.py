@@ -34,6 +34,7 @@ from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec.cluster import Engine
 from holdfast.status import JobStatus
 from tests.drivers.kubernetes.cluster.faults import Fault
+from tests.drivers.kubernetes.cluster.webhooks import ELASTIC
 from tests.drivers.kubernetes.contract.site import Site, running
 from tests.more import MORE, long, sample
 from tests.patience import PATIENCE_S
@@ -547,12 +548,13 @@ def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path)
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("engine", sample(["job"], ["pods", "pytorchjob"]))
+@pytest.mark.parametrize("engine", sample(["job"], ["pods", "pytorchjob", "jobset"]))
 def test_the_engine_makes_as_many_pods_as_the_job_is_scaled_to(
     engine: Engine, tmp_path: Path
 ) -> None:
     async def story(site: Site) -> None:
         site.pods_bound = 4
+        site.it.server.webhooks.gates.add(ELASTIC)
         await site.trains()
         await ask_to_scale(site.api, "run", 3)
         await site.until(_trains_with(3), "three nodes to train")
@@ -564,7 +566,8 @@ def test_the_engine_makes_as_many_pods_as_the_job_is_scaled_to(
                 await asyncio.sleep(0.1)
         assert len(site.ever()) == 4, "none of those that went was made anew"
 
-    played(engine, tmp_path, story, elasticity={"min_nodes": 1, "max_nodes": 3})
+    gate: dict[str, Any] = {"kubernetes": {"elastic_jobset": engine == "jobset"}}
+    played(engine, tmp_path, story, elasticity={"min_nodes": 1, "max_nodes": 3}, **gate)
 
 
 def _trains_with(count: int) -> Callable[[JobStatus], bool]:

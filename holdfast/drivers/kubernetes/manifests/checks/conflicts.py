@@ -278,6 +278,16 @@ def _elastic(request: Request) -> Iterator[Error]:
     if elastic is None:
         return
     grows = elastic.max_nodes is not None and elastic.max_nodes > job.nodes.count
+    gated = request.managed and request.engine == "jobset"
+    if grows and gated and not job.kubernetes.elastic_jobset:
+        yield Error(
+            "engine-unsupported",
+            "elasticity.max_nodes: the JobSet cannot grow",
+            why="the JobSet controller refuses another number of pods, unless it has the alpha "
+            "feature gate ElasticJobSet (JobSet 0.12 or newer)",
+            help="if it has, set kubernetes.elastic_jobset: true; or use engines `pods`, `job` or "
+            "`pytorchjob`, or remove elasticity.max_nodes",
+        )
     if kueue is not None and (grows or kueue.topology):
         yield _clash(
             "elasticity",

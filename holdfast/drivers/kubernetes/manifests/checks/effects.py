@@ -25,6 +25,7 @@ PLUGIN: Need = ("scheduling.gang: coscheduling", lambda j: j.scheduling.gang == 
 V2: Need = ("mpi_version: v2beta1", lambda j: j.kubernetes.mpi_version == "v2beta1")
 
 NEEDS: dict[str, Need] = {
+    "kubernetes.elastic_jobset": ("elasticity", lambda j: j.elasticity is not None),
     "image.python": (
         "script, module or a download",
         lambda j: j.command is None or any(d.download for d in j.datasets),

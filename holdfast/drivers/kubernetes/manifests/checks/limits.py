@@ -115,6 +115,9 @@ LIMITS: dict[str, Limit] = {
     ),
     "kubernetes.controller_image": AGENTS,
     "kubernetes.journal": AGENTS,
+    "kubernetes.elastic_jobset": Limit(
+        managed("jobset"), "only JobSet has this feature gate, and only Holdfast resizes by it"
+    ),
     "kubernetes.mpi_version": Limit(both("mpijob"), "only MPIJobs have these versions"),
     "access.cordon": AGENTS,
     "access.cordon_share": AGENTS,
@@ -127,10 +130,9 @@ LIMITS: dict[str, Limit] = {
     "parallel": AGENTS,
     "elasticity": ELASTIC,
     "elasticity.max_nodes": Limit(
-        managed("pods", "cronjob", "job", "pytorchjob") | plain(*TORCHRUN, "paddlejob"),
-        "the engine creates a fixed number of pods (the trainer of a TrainJob is immutable, "
-        "a JobSet changes with the alpha gate ElasticJobSet only); Holdfast adds more with "
-        "engines `pods`, `job` and `pytorchjob`",
+        managed("pods", "cronjob", "job", "jobset", "pytorchjob") | plain(*TORCHRUN, "paddlejob"),
+        "the engine creates a fixed number of pods (the trainer of a TrainJob is immutable); "
+        "Holdfast adds more with engines `pods`, `job` and `pytorchjob`",
     ),
     "elasticity.batch": AGENTS,
     "elasticity.warmup_steps": AGENTS,

@@ -1,4 +1,4 @@
-"""JobSet 0.12 without its alpha features: child Jobs, success, failure, suspension."""
+"""JobSet 0.12: child Jobs, success, failure, suspension; of its alpha features `ElasticJobSet`."""
 
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ from tests.drivers.kubernetes.cluster.making import children, delete, going, mak
 from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.refusal import Body, copied
 from tests.drivers.kubernetes.cluster.store import Store
+from tests.drivers.kubernetes.cluster.webhooks import COUNTS, ELASTIC
 
 GROUP = "jobset.sigs.k8s.io"
 ATTEMPT = f"{GROUP}/restart-attempt"
@@ -25,6 +26,7 @@ class JobSets:
 
     store: Store
     pace: Pace
+    gates: set[str]
     restarts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,6 +52,8 @@ class JobSets:
             if job not in current:
                 delete(self.store, JOBS, job)
         if not self._ended(body, current):
+            if ELASTIC in self.gates:
+                self._resize(body, current)
             self._fill(body, jobs, attempt)
             self._suspend(body, current)
         self._tell(body, current)
@@ -70,6 +74,19 @@ class JobSets:
 
     def _named(self, namespace: str, name: str) -> bool:
         return self.store.find(SERVICES, namespace, name) is not None
+
+    def _resize(self, body: Body, jobs: list[Body]) -> None:
+        """Its Jobs become as large as it says, whoever has changed them."""
+        sizes = {job["name"]: job["template"]["spec"] for job in body["spec"]["replicatedJobs"]}
+        for job in jobs:
+            counts = {key: sizes[_role(job)][key] for key in COUNTS}
+            meta = job["metadata"]
+
+            def edit(new: Body, counts: Body = counts) -> None:
+                new["spec"] |= counts
+
+            if not finished(job):
+                self.store.change(JOBS, meta["namespace"], meta["name"], edit)
 
     def _fill(self, body: Body, jobs: list[Body], attempt: str) -> None:
         there = {job["metadata"]["name"] for job in jobs}
