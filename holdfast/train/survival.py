@@ -291,12 +291,14 @@ def _watch_ddp(survival: Survival) -> None:
     plain, send = DistributedDataParallel.__init__, made_by._sync_module_states
 
     def watched(self: Any, *given: Any, **options: Any) -> None:
+        """The first step sends buffers, whether the last turn was in `no_sync()` or not."""
         own = type(self) is DistributedDataParallel
         if own:
             self.__class__ = SteadyBuckets
         plain(self, *given, **options)
         if own:
             self.settle()
+        survival.again(lambda: setattr(self, "require_forward_param_sync", True))
 
     def sent(*given: Any, **options: Any) -> None:
         survival.unrecorded(lambda: send(*given, **options))
