@@ -36,7 +36,7 @@ def terminate(
         if worker is spared:
             continue
         parking = worker.sockets.parking
-        able = parking is not None and parking.able
+        able = parking is not None and parking.able and worker.ends is None
         attempt.able += able
         if able and park_s and parking is not None:
             parking.order(attempt.look_gone)

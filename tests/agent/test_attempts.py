@@ -166,6 +166,21 @@ async def test_who_cannot_be_kept_in_time_is_ended_with_the_others() -> None:
 
 
 @looped
+async def test_who_is_known_to_end_could_not_have_been_kept() -> None:
+    """The kernel takes it apart: it is told of before it is gone, and is not waited for."""
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    run = attempts.newest
+    assert run is not None
+    parking: Any = SimpleNamespace(able=True, order=lambda _: None, why="")
+    run.workers[0].sockets.parking = parking
+    run.workers[0].ends = ProcessExit(1, None, signal.SIGKILL, 1.0)
+    terminate(run, parts.processes, 1.0, park_s=3.0)
+    assert not run.able
+
+
+@looped
 async def test_a_worker_that_died_while_it_was_warm_is_replaced_and_no_news() -> None:
     parts = make_parts(1)
     attempts = Attempts(parts)
