@@ -228,6 +228,8 @@ class Run:
         tracked = Tracked(everything, self.device, kept_equal, self._ranks, gather)
         tracked.random_loaded = self._layout.draw_alike  # of another layout they may differ
         self._tracked = tracked
+        if self._survival is not None and getattr(loader, "reread", False):
+            self._survival.refuse("its data is read again from the beginning, as in a new process")
         if self._survival is not None and not tracked.movable:
             self._survival.stay("it keeps state that is not the same on all ranks")
         apart = replicas if self._settled or outer is not None else []

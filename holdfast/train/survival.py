@@ -324,8 +324,16 @@ def _is_foreign(trains: int) -> bool:
 
 
 def _watch_hooks(survival: Survival) -> None:
-    """The state of one counts steps, or keeps what they have rounded away; nobody restores it."""
-    plain = DistributedDataParallel.register_comm_hook
+    """The state of a hook counts steps, or keeps what they have rounded away; nobody restores it.
+    With a static graph DDP counts its own steps: the first is made with other collectives."""
+    plain, fixed = (
+        DistributedDataParallel.register_comm_hook,
+        DistributedDataParallel._set_static_graph,
+    )
+
+    def static(self: Any) -> None:
+        survival.refuse("DDP with static_graph makes its first step otherwise than later ones")
+        fixed(self)
 
     def watched(self: Any, state: Any, hook: Any) -> None:
         if not (state is None or isinstance(state, dist.ProcessGroup)):
@@ -334,6 +342,7 @@ def _watch_hooks(survival: Survival) -> None:
         plain(self, state, hook)
 
     DistributedDataParallel.register_comm_hook = watched  # type: ignore[method-assign]
+    DistributedDataParallel._set_static_graph = static  # type: ignore[method-assign]
 
 
 def _watch_meshes(survival: Survival) -> None:

@@ -239,12 +239,26 @@ def test_a_communication_hook_with_a_state_of_its_own_is_refused(
     registered: list[Any] = []
     plain = lambda _, *given: registered.append(given)  # noqa: E731
     monkeypatch.setattr(survival.DistributedDataParallel, "register_comm_hook", plain)
+    monkeypatch.setattr(survival.DistributedDataParallel, "_set_static_graph", print)
     survival._watch_hooks(survival.Survival(ends[1]))
     group = dist.ProcessGroup(0, 1)
     given: Any = {None: None, "a group": group, "its own": object()}[state]
     survival.DistributedDataParallel.register_comm_hook(cast("Any", None), given, cast("Any", print))
     assert registered == [(given, print)]
     assert [news["state"] for news in said(ends[0])] == (["unable"] if state == "its own" else [])
+
+
+def test_ddp_with_a_static_graph_is_refused(
+    ends: tuple[socket.socket, ParkingPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first step has other collectives than later ones: who was kept failed with a new one."""
+    made: list[Any] = []
+    monkeypatch.setattr(survival.DistributedDataParallel, "register_comm_hook", print)
+    monkeypatch.setattr(survival.DistributedDataParallel, "_set_static_graph", made.append)
+    survival._watch_hooks(survival.Survival(ends[1]))
+    survival.DistributedDataParallel._set_static_graph(cast("Any", "it"))
+    (news,) = said(ends[0])
+    assert made == ["it"] and "static_graph" in news["why"]
 
 
 class SizedGroup(Group):
