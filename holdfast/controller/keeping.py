@@ -1,9 +1,9 @@
 """For how long workers that can be kept may finish the step that is discarded, and what is told.
 
-The whole job waits for that, so it follows from what is known of this job: a step as it has been so
-far, and some more, because one step is slower than another. `recovery.restart_grace_s` is the least.
-A step that takes longer than is worth waiting for is not waited for at all: to wait for a part of
-it would cost that time and keep nobody.
+The whole job waits for that, so it follows from what is known of this job: a step as it has been
+so far, and some more, because one step is slower than another, and `recovery.restart_grace_s` at
+least. A step that takes longer than is worth waiting for is not waited for at all: to wait for a
+part of it would cost that time and keep nobody.
 """
 
 from holdfast.controller.state import State

@@ -1,15 +1,16 @@
-"""Ranks that declare `join(in_process=...)` differently are told so, before they wait for each other.
+"""Ranks that declare `join(in_process=...)` differently are told before they wait for each other.
 
 Process groups of a worker that can be kept cannot connect to those of one that cannot. So each rank
 writes into the rendezvous store what it declares, then looks there for the other: of two that
-differ, whoever comes later sees it and raises, which ends the attempt. That takes two short requests
-over a connection which PyTorch makes anyway, and nobody waits for anybody.
+differ, whoever comes later sees it and raises, which ends the attempt. That takes two requests over
+a connection which PyTorch makes anyway, and nobody waits for anybody.
 """
 
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import PrefixStore, distributed_c10d
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from holdfast.errors import Error

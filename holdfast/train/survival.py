@@ -326,10 +326,8 @@ def _is_foreign(trains: int) -> bool:
 def _watch_hooks(survival: Survival) -> None:
     """The state of a hook counts steps, or keeps what they have rounded away; nobody restores it.
     With a static graph DDP counts its own steps: the first is made with other collectives."""
-    plain, fixed = (
-        DistributedDataParallel.register_comm_hook,
-        DistributedDataParallel._set_static_graph,
-    )
+    made_by: Any = DistributedDataParallel
+    plain, fixed = made_by.register_comm_hook, made_by._set_static_graph
 
     def static(self: Any) -> None:
         survival.refuse("DDP with static_graph makes its first step otherwise than later ones")
@@ -341,8 +339,7 @@ def _watch_hooks(survival: Survival) -> None:
             survival.refuse(f"a communication hook of DDP has a state of its own ({kind})")
         plain(self, state, hook)
 
-    DistributedDataParallel.register_comm_hook = watched  # type: ignore[method-assign]
-    DistributedDataParallel._set_static_graph = static  # type: ignore[method-assign]
+    made_by.register_comm_hook, made_by._set_static_graph = watched, static
 
 
 def _watch_meshes(survival: Survival) -> None:

@@ -17,7 +17,7 @@ from holdfast.agent.processes import ProcessExit
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.warm_up import WarmUp
 from holdfast.agent.workers import Worker, WorkerSockets
-from holdfast.events import Keeps, Progress, Store
+from holdfast.events import Progress, Store
 from holdfast.messages import Assignment, Start, Stop
 from holdfast.spec import Job
 

@@ -61,7 +61,9 @@ def test_a_node_whose_workers_are_not_ready_again_is_left_out_and_others_are_not
     assert "AskNodes" not in kinds(actions), "it comes back by itself"
     world.train(step=12)
     back = only(world.tell(NodeReady(node="b", store=world.store())), StopAttempt)
-    assert back.park_s == back.grace_s and back.keeps == "here", "at the end of a step, and nobody is replaced"
+    assert back.park_s == back.grace_s and back.keeps == "here", (
+        "at the end of a step, and nobody is replaced"
+    )
     actions = world.tell(AttemptStopped(attempt=2, store=world.store(), parked=2))
     assert only(actions, StartAttempt).node_count == 3
 

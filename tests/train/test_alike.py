@@ -18,8 +18,7 @@ def told(declared: Sequence[bool], order: Sequence[int]) -> list[str]:
         try:
             require_alike(store, rank, declared=declared[rank])
         except Error as error:
-            assert error.slug == "declared-differently"
-            found.append(error.what)
+            found.append(f"{error.slug}: {error.what}")
     return found
 
 
@@ -31,8 +30,10 @@ def test_whoever_comes_later_of_two_that_differ_is_told_who_declares_what(
         found = told(declared, order)
         assert bool(found) == (len(set(declared)) > 1)
         for what in found:
-            does, _, does_not = what.partition(", ")
-            assert declared[int(does.split()[1])] and not declared[int(does_not.split()[1])], what
+            slug, _, who = what.partition(": rank ")
+            does, does_not = who.split(", rank ")
+            assert slug == "declared-differently"
+            assert declared[int(does.split()[0])] and not declared[int(does_not.split()[0])], what
 
 
 @pytest.mark.parametrize("declared", [False, True])

@@ -138,7 +138,7 @@ def test_a_group_that_was_added_during_training_comes_back(
 def test_a_group_that_was_added_in_a_step_that_was_given_up_goes_and_is_added_again(
     kept: Kept, step: int
 ) -> None:
-    """By a process that is kept: it was taken for a checkpoint of another model, which ends jobs."""
+    """By a process that is kept: it was taken for a checkpoint of another model, and ended jobs."""
     quiet, first = Script(), Script()
     quiet.train(0, STEPS)
     first.train(0, step)

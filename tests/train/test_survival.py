@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.agent.environment import node_environment
 from holdfast.messages import Assignment
@@ -218,7 +219,7 @@ def test_a_thread_of_the_script_that_takes_part_in_collectives_is_refused(
     kept.record(group, "allreduce", given, {})  # type: ignore[arg-type]
     for act in (
         lambda: kept.record(ours, "allreduce", given, {}),  # type: ignore[arg-type]
-        lambda: _thread.start_new_thread(kept.record, (group, "allreduce", given, {})),
+        lambda: _thread.start_new_thread(cast("Any", kept.record), (group, "allreduce", given, {})),
     ):
         begun = threading.Thread(target=act)
         begun.start()
@@ -238,12 +239,12 @@ def test_a_communication_hook_with_a_state_of_its_own_is_refused(
     """PowerSGD counts its steps: a new process began with other collectives than who was kept."""
     registered: list[Any] = []
     plain = lambda _, *given: registered.append(given)  # noqa: E731
-    monkeypatch.setattr(survival.DistributedDataParallel, "register_comm_hook", plain)
-    monkeypatch.setattr(survival.DistributedDataParallel, "_set_static_graph", print)
+    monkeypatch.setattr(DistributedDataParallel, "register_comm_hook", plain)
+    monkeypatch.setattr(DistributedDataParallel, "_set_static_graph", print)
     survival._watch_hooks(survival.Survival(ends[1]))
-    group = dist.ProcessGroup(0, 1)
+    group = cast("Any", dist.ProcessGroup)(0, 1)
     given: Any = {None: None, "a group": group, "its own": object()}[state]
-    survival.DistributedDataParallel.register_comm_hook(cast("Any", None), given, cast("Any", print))
+    DistributedDataParallel.register_comm_hook(cast("Any", None), given, cast("Any", print))
     assert registered == [(given, print)]
     assert [news["state"] for news in said(ends[0])] == (["unable"] if state == "its own" else [])
 
@@ -253,10 +254,10 @@ def test_ddp_with_a_static_graph_is_refused(
 ) -> None:
     """Its first step has other collectives than later ones: who was kept failed with a new one."""
     made: list[Any] = []
-    monkeypatch.setattr(survival.DistributedDataParallel, "register_comm_hook", print)
-    monkeypatch.setattr(survival.DistributedDataParallel, "_set_static_graph", made.append)
+    monkeypatch.setattr(DistributedDataParallel, "register_comm_hook", print)
+    monkeypatch.setattr(DistributedDataParallel, "_set_static_graph", made.append)
     survival._watch_hooks(survival.Survival(ends[1]))
-    survival.DistributedDataParallel._set_static_graph(cast("Any", "it"))
+    cast("Any", DistributedDataParallel)._set_static_graph("it")
     (news,) = said(ends[0])
     assert made == ["it"] and "static_graph" in news["why"]
 

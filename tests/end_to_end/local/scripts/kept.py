@@ -115,7 +115,7 @@ def made() -> nn.Sequential:
 def turn(model: Any, whole: bool) -> AbstractContextManager[None]:
     """For backward: unless it makes a step `whole`, ranks only add to their gradients."""
     if isinstance(model, DistributedDataParallel):
-        return nullcontext() if whole else model.no_sync()  # type: ignore[no-untyped-call, no-any-return]
+        return nullcontext() if whole else model.no_sync()
     model.set_requires_gradient_sync(whole)
     return nullcontext()
 
@@ -151,7 +151,8 @@ die_again("tracked")
 for step, (inputs, targets) in state.steps(total=args.steps):
     if args.own == "group" and step == 3:
         dist.new_group()
-    losses, whole = {}, not args.carry or step % 2 == 1
+    losses: dict[str, tuple[str, ...]] = {}
+    whole = not args.carry or step % 2 == 1
     for kind, model in models.items():
         with turn(model, whole):
             loss = (model(inputs) - targets).square().mean() * scale
