@@ -200,7 +200,7 @@ def forget(tracked: Tracked) -> None:
     for group in _sharded_groups(tracked):
         group._all_gather_result = group._partial_reduce_output = None
         group._post_forward_indices.clear()
-        group.comm_ctx.post_forward_order.clear()
+        getattr(group.comm_ctx, "post_forward_order", []).clear()  # there is none before it is used
         group._to_sharded()
         for one in group.fsdp_params:
             one.unsharded_accumulated_grad = None

@@ -141,10 +141,13 @@ dist.all_reduce(said)  # a collective above the loop, whose outcome matters
 scale = float(said) / run.world_size
 torch.manual_seed(100 + run.rank)
 models = {kind: shard(kind, model) for kind, model in plain.items()}
+never_run = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (run.world_size,)))
+idle = {"never_run": never_run} if "fsdp" in models else {}
 optimizers = {k: torch.optim.AdamW(model.parameters(), lr=1e-2) for k, model in models.items()}
 state = run.track(
     loader=loader(data, batch_size=8, seed=5),
     **models,
+    **idle,
     **{f"optimizer_{kind}": optimizer for kind, optimizer in optimizers.items()},
 )
 die_again("tracked")
