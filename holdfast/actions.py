@@ -64,8 +64,9 @@ class StopAttempt(Action, frozen=True, kw_only=True):
     `save`: one more snapshot goes to a durable tier first, within the grace time. `keeps`: it is in
     memory first, as it was at the end of a step: on its own node, or on others too. Answered by
     `AttemptStopped` once all have. `look`: ranks that live are asked first which collectives they
-    have entered, for a moment, because that tells whose fault it is. `parks`: workers that can be
-    kept wait for the next attempt instead of ending.
+    have entered, for a moment, because that tells whose fault it is. `park_s`: workers that can be
+    kept wait for the next attempt instead of ending, if they come to that within this time; 0: it
+    would take too long.
     """
 
     attempt: int
@@ -73,7 +74,7 @@ class StopAttempt(Action, frozen=True, kw_only=True):
     save: bool = False
     keeps: Keeps = ""
     look: bool = False
-    parks: bool = False
+    park_s: float | None = None
 
 
 class Diagnose(Action, frozen=True, kw_only=True):

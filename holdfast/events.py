@@ -290,17 +290,16 @@ class WorkersExited(Event, frozen=True, kw_only=True):
 
 
 class AttemptStopped(Event, frozen=True, kw_only=True):
-    """No process of the attempt acts on any member that still lives. Answers `StopAttempt`.
-
-    `store` is the next fresh store of the node with rank 0, None while it has none. `unready` are
-    members that cannot start workers yet, because their forkserver has died; `NodeReady` follows.
-    """
+    """No process of the attempt acts on any member that still lives. Answers `StopAttempt`. `store`
+    is the next fresh store of the node with rank 0, None while it has none. `unready` are members
+    that cannot start workers yet, because their forkserver has died; `NodeReady` follows."""
 
     attempt: int
     store: Store | None
     unready: tuple[str, ...] = ()
     progress: Progress = Progress()  # the furthest of its workers
     parked: int = 0  # workers that wait for the next attempt in their processes
+    unkept: int = 0  # that could have
     refusal: str = ""  # why another one cannot be kept, whatever happens
 
 

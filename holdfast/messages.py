@@ -104,6 +104,7 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
     progress: Progress = Progress()  # the furthest of its workers
     entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, where that was asked for
     parked: int = 0  # workers that wait for the next attempt in their processes
+    unkept: int = 0  # that could have
     refusal: str = ""  # why another one cannot be kept, whatever happens
 
 
@@ -327,9 +328,8 @@ class Stop(Message, frozen=True, kw_only=True):
 
     `save`: within the grace time, bring one more snapshot to a durable tier first. `keeps`: to
     memory, here or elsewhere too. `look`: tell with `WorkersStopped` which collectives they had
-    entered last. `hung`: of this rank, read first where it stands, in C as well. `parks`: those
-    that can be kept wait for the next attempt instead; who does not within `grace_s` is killed.
-    """
+    entered last. `hung`: of this rank, read first where it stands, in C as well. `park_s`, if not
+    0: those that can be kept wait for the next attempt; who does not within that is killed."""
 
     attempt: int
     grace_s: float
@@ -337,7 +337,7 @@ class Stop(Message, frozen=True, kw_only=True):
     keeps: Keeps = ""
     look: bool = False
     hung: int | None = None
-    parks: bool = False
+    park_s: float | None = None
     term: int = 0
 
 

@@ -582,6 +582,12 @@ SLUGS: dict[str, Slug] = {
         "given one after the script had created its process group. Without arguments it uses "
         "NCCL and the GPU of the local rank, or gloo and the CPU where there is no GPU.",
     ),
+    "declared-differently": Slug(
+        ExitStatus.USAGE,
+        "Some ranks call join(in_process=True), and others do not. Their process groups cannot "
+        "connect, so the job ends at once; the message names a rank of each kind. All ranks have "
+        "to declare the same.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "A function of holdfast.train was called before join(), or two want the one run of a "

@@ -40,6 +40,7 @@ class NodeAttempt:
     announced: bool = False  # `WorkersStarted` was sent
     stop_at: float | None = None  # when the order to stop came
     kill_at: float | None = None  # when SIGKILL was sent
+    able: int = 0  # workers that could have been kept then
     stopped: bool = False  # `WorkersStopped` was sent
     entered: dict[int, tuple[LastEntered, ...]] = field(default_factory=dict)  # when stopped
     native_look: NativeLook | None = None  # at one that hangs

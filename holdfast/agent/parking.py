@@ -30,7 +30,7 @@ class Parking:
         self.able = False
         self.moves = False  # also with another rank
         self.why = ""
-        self.parked = False
+        self.ordered = self.parked = False
         self.program: object = None  # what it runs
         self.on_parked: Callable[[], None] = lambda: None
         asyncio.get_running_loop().add_reader(sock, self._readable)
@@ -43,13 +43,13 @@ class Parking:
 
     def order(self, on_parked: Callable[[], None]) -> None:
         """It is to park; `on_parked` is called once it has."""
-        self.on_parked = on_parked
+        self.on_parked, self.ordered = on_parked, True
         with contextlib.suppress(OSError):  # it has just died: the news is on its way
             self._sock.send(ORDER)
 
     def assign(self, assignment: Assignment) -> None:
         """It has a rank again."""
-        self.parked = self.able = False
+        self.ordered = self.parked = self.able = False
         with contextlib.suppress(OSError):
             self._sock.send(msgspec.json.encode(assignment) + b"\n")
 

@@ -24,19 +24,22 @@ def terminate(
     processes: NodeProcesses,
     now: float,
     *,
-    parks: bool = False,
+    park_s: float | None = None,
     spared: Worker | None = None,
 ) -> None:
-    """SIGTERM to all its workers but the `spared` one; only once. `parks`: those that can be kept
-    park instead."""
+    """SIGTERM to all its workers but the `spared` one; only once. `park_s`, if not 0: those that
+    can be kept park instead."""
     if attempt.stop_at is not None:
         return
     attempt.stop_at = now
     for worker in attempt.alive:
         if worker is spared:
             continue
-        if parks and worker.sockets.parking is not None and worker.sockets.parking.able:
-            worker.sockets.parking.order(attempt.look_gone)
+        parking = worker.sockets.parking
+        able = parking is not None and parking.able and worker.ends is None
+        attempt.able += able
+        if able and park_s and parking is not None:
+            parking.order(attempt.look_gone)
         else:
             ask_to_end(worker, processes)
 
@@ -60,16 +63,27 @@ def _own_status(worker: Worker) -> int | None:
 
 def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:
     """SIGKILL to all its workers that live."""
-    if attempt.alive:
+    _kill(attempt, attempt.alive, processes)
+
+
+def kill_others(attempt: NodeAttempt, processes: NodeProcesses) -> None:
+    """SIGKILL to those that live and were not told to park."""
+    _kill(attempt, [one for one in attempt.alive if not one.is_to_park], processes)
+
+
+def _kill(attempt: NodeAttempt, workers: list[Worker], processes: NodeProcesses) -> None:
+    if workers:
         attempt.kill_at = time.monotonic()
-        asyncio.get_running_loop().call_later(FORCE_AFTER_S, _force, attempt, processes)
-    for worker in attempt.alive:
+        loop = asyncio.get_running_loop()
+        loop.call_later(FORCE_AFTER_S, _force, attempt, workers, processes)
+    for worker in workers:
         processes.signal(worker, signal.SIGKILL)
 
 
-def _force(attempt: NodeAttempt, processes: NodeProcesses) -> None:
-    """Its workers are still there, and not because the kernel takes them apart: the forkserver
-    itself must hang."""
-    if any(ending_of(worker.pid) is None for worker in attempt.alive) and processes.ready:
+def _force(attempt: NodeAttempt, killed: list[Worker], processes: NodeProcesses) -> None:
+    """Workers are still there, and not because the kernel takes them apart: the forkserver itself
+    must hang."""
+    left = [worker for worker in attempt.alive if worker in killed]
+    if any(ending_of(worker.pid) is None for worker in left) and processes.ready:
         note("agent: workers survived SIGKILL; killing their forkserver")
         processes.kill()

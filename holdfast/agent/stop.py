@@ -14,7 +14,7 @@ from holdfast.agent import looks, node_memory
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.node_attempt import NativeLook, NodeAttempt
 from holdfast.agent.parts import NodeParts
-from holdfast.agent.signals import ask_to_end, kill, terminate
+from holdfast.agent.signals import ask_to_end, kill, kill_others, terminate
 from holdfast.agent.stack_dump import NATIVE_S, native_stack
 from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stray_processes import end_strays
@@ -78,15 +78,22 @@ class AttemptStop:
             reads = native_stack(hung.pid, min(NATIVE_S, order.grace_s))
             run.native_look = NativeLook(hung, asyncio.create_task(reads))
             self._parts.tasks.start(self._end_when_seen(run.native_look))
-        terminate(run, self._parts.processes, time.monotonic(), parks=order.parks, spared=hung)
+        terminate(run, self._parts.processes, time.monotonic(), park_s=order.park_s, spared=hung)
         self._parts.health.look()  # what broke, if anything did, is to be known before the verdict
-        if order.grace_s > 0:
-            loop = asyncio.get_running_loop()
-            loop.call_later(order.grace_s, kill, run, self._parts.processes)
-        else:
-            kill(run, self._parts.processes)
+        self._kill_later(run, order)
         if first:
             self._parts.tasks.start(self._finish(run, order.attempt))
+
+    def _kill_later(self, run: NodeAttempt, order: Stop) -> None:
+        """Whoever was told to park has the longer of two times."""
+        loop, processes = asyncio.get_running_loop(), self._parts.processes
+        last_s = max(order.grace_s, order.park_s or 0.0)
+        if order.grace_s < last_s:
+            loop.call_later(order.grace_s, kill_others, run, processes)
+        if last_s > 0:
+            loop.call_later(last_s, kill, run, processes)
+        else:
+            kill(run, processes)
 
     async def _end_when_seen(self, look: NativeLook) -> None:
         """While the others end there is time for what takes a second or two."""
@@ -103,7 +110,10 @@ class AttemptStop:
             )
         left = max(0.1, order.grace_s - (time.monotonic() - began))
         if not self._parts.end.begun:
-            self.obey(msgspec.structs.replace(order, grace_s=left, save=False, keeps=""))
+            park_s = left if order.park_s else order.park_s
+            self.obey(
+                msgspec.structs.replace(order, grace_s=left, park_s=park_s, save=False, keeps="")
+            )
 
     async def _finish(self, run: NodeAttempt, number: int) -> None:
         await run.gone.wait()
@@ -126,11 +136,13 @@ class AttemptStop:
             here = run.order.attempt == number  # else what an earlier one did is known
             told = (run.progress(), run.entered) if here else (Progress(), {})
             parked = sum(worker.is_parked for worker in run.workers.values())
+            unkept = max(0, run.able - parked)
             stopped = msgspec.structs.replace(
                 stopped,
                 progress=told[0],
                 entered=told[1],
                 parked=parked,
+                unkept=unkept,
                 refusal=run.refusal,
             )
         self._parts.controller.fact(stopped)

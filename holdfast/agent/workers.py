@@ -86,6 +86,11 @@ class Worker:
         """Whether it waits for the next attempt, and does nothing of the last any more."""
         return self.sockets.parking is not None and self.sockets.parking.parked
 
+    @property
+    def is_to_park(self) -> bool:
+        """Whether it was told to, and has no other rank since."""
+        return self.sockets.parking is not None and self.sockets.parking.ordered
+
     def dismiss(self) -> None:
         """It ends, if it is parked: it is not needed any more."""
         if self.is_parked and self.sockets.parking is not None:

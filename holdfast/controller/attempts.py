@@ -1,7 +1,7 @@
 """The life of an attempt: start it, stop it; what comes after is decided in `recovery.py`."""
 
 from holdfast.actions import AnyAction, EndJob, Outcome, StartAttempt, StopAttempt
-from holdfast.controller import checkpoints, incidents, nodes, sizes, skipping, versions
+from holdfast.controller import checkpoints, incidents, keeping, nodes, sizes, skipping, versions
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.policies import restart
 from holdfast.controller.state import Node, State
@@ -117,7 +117,7 @@ def stop(
         save=save,
         keeps=keeps,
         look=look,
-        parks=parks,
+        park_s=(grace_s if keeps else keeping.park_s(state)) if parks else None,
         reason=why,
     )
     return [state.stop]

@@ -406,6 +406,7 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
     if first is not None:
         first.store = event.store or first.store
     incidents.note_parked(state, event)
+    state.times.kept = event.parked > 0
     nodes.step_back(state, event.unready)
     return recovery.when_stopped(state)
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from holdfast.controller import conditions
+from holdfast.controller import conditions, keeping
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies.ladder import RESIZED, SURE
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
@@ -300,6 +300,8 @@ def note_parked(state: State, stopped: AttemptStopped) -> None:
         kept = f"{stopped.parked} workers keep their processes"
         one = "1 worker keeps its process"
         note(state, "KeepProcesses", one if stopped.parked == 1 else kept)
+    if late := keeping.replaced(state, stopped):
+        note(state, "ReplaceProcesses", late)
     if stopped.refusal:
         note(state, "ReplaceProcesses", f"a worker cannot be kept: {stopped.refusal}")
 

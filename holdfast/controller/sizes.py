@@ -32,6 +32,8 @@ def trains(state: State) -> None:
     began = max(state.attempt_started_at, state.sizing.arrived_at or 0.0)
     took_s = state.sizing.start_s = state.now - began
     moved, state.times.moved = state.times.moved, False
+    kept, state.times.kept = state.times.kept, False
+    state.times.fresh_s = state.times.fresh_s if kept else took_s
     if state.start is None or state.start.restarts == 0:
         return  # everything was new
     if moved:

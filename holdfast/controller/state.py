@@ -365,6 +365,8 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
     restart_s: float | None = None  # the last restart in place, until it trained
     move_s: float | None = None  # likewise, with a node that had just taken a rank
     moved: bool = False  # some node has, for the next attempt
+    fresh_s: float | None = None  # the last start for which no process was kept, until it trained
+    kept: bool = False  # some were, for the next attempt
     step_s: float | None = None  # a step lately
     mark: tuple[int, float] | None = None  # a step of this attempt, and when it was over
 

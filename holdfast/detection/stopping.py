@@ -27,7 +27,7 @@ class StopTally:
         self._store: Store | None = None
         self._unready: set[str] = set()  # members that answered and cannot start workers yet
         self._progress, self._step_end = Progress(), 0.0
-        self._parked, self._refusal = 0, ""
+        self._parked, self._unkept, self._refusal = 0, 0, ""
 
     @property
     def pending(self) -> frozenset[str]:
@@ -43,7 +43,7 @@ class StopTally:
         else:
             self._attempt, self._first, self._deadline = attempt, first, deadline
             self._pending, self._store, self._progress = set(members), None, Progress()
-            self._unready, self._parked, self._refusal = set(), 0, ""
+            self._unready, self._parked, self._unkept, self._refusal = set(), 0, 0, ""
         return self._told(now)
 
     def stopped(self, answer: WorkersStopped, now: float) -> AttemptStopped | None:
@@ -56,6 +56,7 @@ class StopTally:
         if answer.node == self._first:
             self._store = answer.store
         self._parked += answer.parked
+        self._unkept += answer.unkept
         self._refusal = self._refusal or answer.refusal
         if (answer.progress.step or 0) >= (self._progress.step or 0):
             self._progress, self._step_end = answer.progress, now - answer.progress.step_ago_s
@@ -98,5 +99,6 @@ class StopTally:
             unready=tuple(sorted(self._unready)),
             progress=progress,
             parked=self._parked,
+            unkept=self._unkept,
             refusal=self._refusal,
         )

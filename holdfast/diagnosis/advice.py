@@ -51,6 +51,8 @@ ADVICE: dict[str, str] = {
     "model definition, or start again with --fresh (nothing is removed).",
     "checkpoint-in-use": "Stop the other job, or use another name or location for this one. With "
     "checkpoints.take_over: true it continues here, and the other job can no longer save.",
+    "declared-differently": "Call join(in_process=True) on all ranks, or on none; recovery.mode: "
+    "processes or in_process in the job file makes it the same for all.",
     "worker-exit": "The script ended itself: look for sys.exit or os._exit, and read its last "
     "lines.",
     "exited-early": "All ranks have to do the same number of steps: look for data that ends "

@@ -101,16 +101,16 @@ CAUSES: dict[str, KnownCause] = {
     "syntax-error": KnownCause(Weight.CAUSE, CODE, "A Python file could not be compiled."),
     "not-startable": KnownCause(Weight.CAUSE, CODE, "The script or program could not be started."),
     "checkpoint-unusable": KnownCause(
-        Weight.CAUSE,
-        CODE,
-        "Checkpoints exist, but none can be restored.",
-        final=True,
+        Weight.CAUSE, CODE, "Checkpoints exist, but none can be restored.", final=True
     ),
     "checkpoint-in-use": KnownCause(
         Weight.CAUSE,
         CODE,
         "Another job of the same name is running and saves in the same checkpoint location.",
         final=True,
+    ),
+    "declared-differently": KnownCause(
+        Weight.CAUSE, CODE, "Ranks call `join()` with different values of `in_process`.", final=True
     ),
     "worker-exit": KnownCause(Weight.MAYBE, CODE, "The script exited with a nonzero status."),
     "exited-early": KnownCause(
@@ -433,7 +433,7 @@ def _cause_of_success(exited: WorkerExited) -> str:
 
 
 def _cause_of_exception(error: WorkerError) -> str:
-    if (slug := slug_of(error)) in ("checkpoint-unusable", "checkpoint-in-use"):
+    if (slug := slug_of(error)) in CAUSES and CAUSES[slug].final:
         return slug
     match error.type.rpartition(".")[2]:
         case "KeyboardInterrupt" if not interrupts_itself(error):

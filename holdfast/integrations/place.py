@@ -127,6 +127,8 @@ class LoaderPlace:
         generator = _generator(self._loader)
         if generator is not None and self._at_start["generator"] is not None:
             generator.set_state(self._at_start["generator"])
+        if getattr(self._loader, "_iterator", None) is not None:
+            self._loader._iterator = None  # of persistent workers: it would keep its own sampler
         if state["own"] is not None and self.keeper is not None:
             self.keeper.load_state_dict(state["own"])
             batches = begin()

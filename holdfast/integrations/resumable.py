@@ -24,6 +24,9 @@ class ResumableLoader:
 
     def __init__(self, loader: Any, *, reread: bool) -> None:
         self._loader = loader
+        self.reread = reread
+        """Whether all that was used is read again: a process that has read it once is not asked,
+        because a data set with random numbers of its own would give something else."""
         self._place = LoaderPlace(loader, reread=reread)
         self._random: dict[str, Any] = {}
         self._place.after_resume = self._put_random_back

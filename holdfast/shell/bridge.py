@@ -296,7 +296,8 @@ class Bridge:
     def _stop(
         self, order: StopAttempt, now: float
     ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
-        ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
+        ranks = self._state.ranks
+        deadline = now + max(order.grace_s, order.park_s or 0.0) + MARGIN_S
         members = {*ranks.values(), *(self._strays.keys() & self._state.nodes.keys())}
         told = self._tally.begin(order.attempt, members, ranks.get(0), deadline, now)
         message = self._stops = Stop(
@@ -305,7 +306,7 @@ class Bridge:
             save=order.save,
             keeps=order.keeps,
             look=order.look,
-            parks=order.parks,
+            park_s=order.park_s,
             term=self._term,
         )
         orders: dict[str, ToAgent] = dict.fromkeys(sorted(self._tally.pending), message)

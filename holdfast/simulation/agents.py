@@ -54,7 +54,7 @@ from holdfast.profiles import TakeProfile, TakeTracePart
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.group_faults import REPEAT_S, opened, repeated
-from holdfast.simulation.keeping import ParkedWorkers
+from holdfast.simulation.keeping import ParkedWorkers, grace_of
 from holdfast.simulation.memory import NodeMemory
 from holdfast.simulation.observed_workers import entry_times, stacks
 from holdfast.simulation.profiled import profile
@@ -524,24 +524,24 @@ class SimulatedAgent:
         if run is None or self._stopped or run.group.attempt > order.attempt:
             self._env.after(0.01, self._answer, order.attempt)
             return
-        if order.parks:
+        if order.park_s:
             self._truth.parks(run)
         first, self._stopping = self._stopping is None, order
         if first:
             self._env.after(self._stopping_s(run, order), self._workers_gone, run)
-        elif order.grace_s == 0:
+        elif grace_of(order) == 0:
             self._env.after(self._env.about(KILL_S), self._workers_gone, run)
 
     def _stopping_s(self, run: NodeWorkers, order: Stop) -> float:
         """Most workers obey SIGTERM; those that hang are killed after the grace time."""
-        env = self._env
+        env, grace_s = self._env, grace_of(order)
         if env.chance(env.hardship.share("stuck_stops")):
             overdue_s = OVERDUE_S * env.dice.random() if env.chance(0.7) else FOR_EVER_S
-            self.in_trouble(order.grace_s + overdue_s)
-            return order.grace_s + overdue_s
+            self.in_trouble(grace_s + overdue_s)
+            return grace_s + overdue_s
         if order.keeps and run.alive and self._truth.keeps(run):
-            return order.grace_s + env.about(KILL_S)
-        return self._ending_s(order.grace_s) if run.alive else 0.01
+            return grace_s + env.about(KILL_S)
+        return self._ending_s(grace_s) if run.alive else 0.01
 
     def leaves(self, run: NodeWorkers) -> None:
         """Its workers have taken the snapshot that they were to end with."""
@@ -559,8 +559,8 @@ class SimulatedAgent:
             self._env.after(1.0, self._workers_gone, run)
             return
         assert self._stopping is not None
-        if self._stopping.parks and self._forks:
-            self._parked.park(run.group.attempt, run.alive)
+        if (park_s := self._stopping.park_s) is not None and self._forks:
+            self._parked.park(run.group.attempt, run.alive, park_s)
         if run.alive:
             self._truth.clear(run)
         self._answer(self._stopping.attempt)
@@ -586,6 +586,7 @@ class SimulatedAgent:
             store=self._store,
             progress=self._furthest(attempt),
             parked=self._parked.count,
+            unkept=self._parked.unkept,
         )
         self._fact(stopped)
         if self.run is not None and self.run.group.attempt <= attempt:

@@ -407,7 +407,7 @@ class CapacityWorld:
 
     def _stop(self, order: StopAttempt) -> None:
         """At once; or, where that is wanted and nothing has failed, with a copy of a last step."""
-        self._parked, self._killed = order.parks, bool(self._state.deaths)
+        self._parked, self._killed = bool(order.park_s), bool(self._state.deaths)
         training = self._training
         if order.keeps and training is not None:
             last_s = training.end_of(training.steps_by(self.now) + 1) - self.now
@@ -416,8 +416,8 @@ class CapacityWorld:
             return
         self._halt()
         times, replicas = self._times, self._plan.scenario.replicas
-        stop_s = replicas.park_steps * self._plan.scenario.step_s if order.parks else 0.0
-        if self._killed or not order.parks:
+        stop_s = replicas.park_steps * self._plan.scenario.step_s if order.park_s else 0.0
+        if self._killed or not order.park_s:
             stop_s = max(stop_s, times.teardown_s)
         self._after(stop_s, self._stopped, order.attempt)
 
@@ -431,7 +431,7 @@ class CapacityWorld:
         self._halt()
         assert self._reached is not None, "it has trained"
         self._copies.own = self._copies.peer = self._reached.step
-        stop_s = 0.0 if order.parks else self._times.teardown_s
+        stop_s = 0.0 if order.park_s else self._times.teardown_s
         self._after(stop_s, self._stopped, order.attempt)
 
     def _halt(self) -> None:

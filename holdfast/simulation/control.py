@@ -25,6 +25,7 @@ from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.book import EPOCH, SimulatedJournal
 from holdfast.simulation.duties import SimulatedDuty
 from holdfast.simulation.environment import Environment
+from holdfast.simulation.keeping import grace_of
 from holdfast.simulation.lease import SimulatedLease
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
@@ -528,7 +529,7 @@ class Control:
             kept = self.lease is None or self._is_kept()
             self._referees.unkept("" if kept else f"{message} leaves before a copy is kept")
         if isinstance(message, Stop):
-            self.look_in(message.grace_s + MARGIN_S)
+            self.look_in(grace_of(message) + MARGIN_S)
         elif isinstance(message, Leave):
             self.look_in(GOODBYE_S)
 

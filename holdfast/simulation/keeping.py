@@ -7,9 +7,14 @@ ranks, and is lost with its node or forkserver.
 
 from random import Random
 
-from holdfast.messages import Start
+from holdfast.messages import Start, Stop
 
 PARKS_SHARE = 0.8  # of workers that are told to
+
+
+def grace_of(order: Stop) -> float:
+    """How long the last worker may live after this order."""
+    return max(order.grace_s, order.park_s or 0.0)
 
 
 class ParkedWorkers:
@@ -19,20 +24,23 @@ class ParkedWorkers:
         self._dice = Random(seed)
         self._attempt = 0
         self._ranks: tuple[int, ...] = ()
+        self.unkept = 0  # others that could wait
 
     @property
     def count(self) -> int:
         """How many wait."""
         return len(self._ranks)
 
-    def park(self, attempt: int, alive: list[int]) -> None:
-        """These were told to, in this attempt."""
+    def park(self, attempt: int, alive: list[int], park_s: float) -> None:
+        """These were told to, in this attempt, unless the time for that is 0."""
         self._attempt = attempt
-        self._ranks = tuple(rank for rank in alive if self._dice.random() < PARKS_SHARE)
+        share = PARKS_SHARE if park_s > 0 else 0.0
+        self._ranks = tuple(rank for rank in alive if self._dice.random() < share)
+        self.unkept = len(alive) - len(self._ranks)
 
     def lose(self) -> None:
         """Their processes are gone."""
-        self._ranks = ()
+        self._ranks, self.unkept = (), 0
 
     def take(self, order: Start) -> tuple[int, int]:
         """A new attempt begins here: of which attempt the kept ones are, and how many of them go
@@ -40,7 +48,7 @@ class ParkedWorkers:
         first = order.node_rank * order.workers_per_node
         mine = range(first, first + order.workers_per_node)
         taken = sum(rank in mine for rank in self._ranks)
-        self._ranks = ()
+        self.lose()
         return self._attempt, taken
 
 

@@ -181,7 +181,8 @@ class Recovery(Section):
     """What happens to the surviving workers when another one fails: `processes` replaces them all
     by warm ones; `in_process` keeps their processes if their process groups allow it: they discard
     the step, recreate their groups and resume from the last snapshot. Those that do not within
-    `restart_grace_s` are replaced. `auto`: `in_process` if the script declares
+    1.5 steps, `restart_grace_s` at least, are replaced; so are all if a step takes more than 10 s
+    and more than new processes and `restart_grace_s`. `auto`: `in_process` if the script declares
     `holdfast.train.join(in_process=True)`, otherwise `processes`. `replicas` keeps them also when
     the number of nodes changes: each node is a replica of the model (or several nodes are, see
     `replicas`), the others continue immediately without a lost one, which rejoins when it is ready.

@@ -191,6 +191,23 @@ class Gradients:
         return found
 
 
+def forget(tracked: Tracked) -> None:
+    """Let go of what a step that was given up has left: its gradients, also those that FSDP2 holds
+    back, and what FSDP2 has gathered and would not gather again. A new process has none of it, and
+    the collectives of the next step depend on it."""
+    for parameter in tracked.names.parameters.values():
+        parameter.grad = None
+    for group in _sharded_groups(tracked):
+        group._all_gather_result = group._partial_reduce_output = None
+        group._post_forward_indices.clear()
+        getattr(group.comm_ctx, "post_forward_order", []).clear()  # there is none before it is used
+        group._to_sharded()
+        for one in group.fsdp_params:
+            one.unsharded_accumulated_grad = None
+            if (whole := getattr(one, "_unsharded_param", None)) is not None:
+                whole.grad = None
+
+
 def _is_used(grad: Any) -> bool:
     """An optimizer has used this gradient as it is now."""
     used: int = getattr(grad, "_holdfast_used", -1)

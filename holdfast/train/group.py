@@ -7,6 +7,7 @@ ending.
 
 import os
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from torch.distributed.constants import default_pg_timeout
 from holdfast.devices import DEVICES, VARIABLE, DeviceTraits, backend_of, seen_by
 from holdfast.errors import Error
 from holdfast.group_end import leave_at_exit
+from holdfast.train.alike import store_of_all
 from holdfast.train.placement import Placement
 from holdfast.train.surviving_group import SurvivingGroup
 
@@ -93,9 +95,18 @@ def require_choice(backend: str | None, timeout: timedelta | None) -> None:
 
 
 def join_group(
-    placement: Placement, device: torch.device, backend: str | None, timeout: timedelta | None
+    placement: Placement,
+    device: torch.device,
+    backend: str | None,
+    timeout: timedelta | None,
+    *,
+    declared: bool | None = None,
 ) -> None:
-    """Make `device` current and the default process group, unless the script already has."""
+    """Make `device` current and the default process group, unless the script already has.
+
+    `declared` is what this rank declares with `join(in_process=...)`; None: that changes nothing.
+    Raises `Error` (declared-differently) where others declare something else.
+    """
     if device.type in ACCELERATORS:
         torch.accelerator.set_device_index(device)
     if not placement.distributed or dist.is_initialized():
@@ -105,7 +116,11 @@ def join_group(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     chosen = backend or backend_of(device.type)
     bound = device if device.type == "cuda" and "nccl" in chosen else None
-    dist.init_process_group(chosen, timeout=timeout, device_id=bound)
+    met: dict[str, Any] = {}
+    if declared is not None:
+        store = store_of_all(placement.rank, chosen, timeout, declared=declared)
+        met = {"store": store, "rank": placement.rank, "world_size": placement.world_size}
+    dist.init_process_group(chosen, timeout=timeout, device_id=bound, **met)
     leave_at_exit()
 
 

@@ -40,15 +40,16 @@ def parameters(optimizer: Optimizer, name: Name) -> dict[Any, torch.Tensor]:
     return {name(parameter) or number: parameter for number, parameter in listed.items()}
 
 
-def load(optimizer: Optimizer, state: Tree, meant: Meant) -> None:
+def load(optimizer: Optimizer, state: Tree, meant: Meant, *, kept: bool = False) -> None:
     """Put a state of `by_name` back. Its tensors are the parts that lie here, and stay untouched.
 
     Memory that the optimizer has for it already is used: finding new costs more than the copy.
+    `kept`: what it has more than that state was added in a step that was given up, and goes.
 
     Raises `Error` checkpoint-unusable where it has parameters that its state knows nothing of, or
     lacks some that are nowhere to be found.
     """
-    _regroup(optimizer, state["param_groups"], meant)
+    _regroup(optimizer, state["param_groups"], meant, kept=kept)
     parameters = _parameters(optimizer.state_dict(), optimizer)
     numbers = {id(parameter): number for number, parameter in parameters.items()}
     groups = [
@@ -66,7 +67,7 @@ def load(optimizer: Optimizer, state: Tree, meant: Meant) -> None:
         _restore_types(optimizer.state[parameter], by_number.get(number, {}))
 
 
-def _regroup(optimizer: Optimizer, groups: list[Tree], meant: Meant) -> None:
+def _regroup(optimizer: Optimizer, groups: list[Tree], meant: Meant, *, kept: bool) -> None:
     """Give the optimizer the groups of its state."""
     wanted = [[_required(given, meant) for given in group["params"]] for group in groups]
     have = [group["params"] for group in optimizer.param_groups]
@@ -74,10 +75,12 @@ def _regroup(optimizer: Optimizer, groups: list[Tree], meant: Meant) -> None:
         return
     before = {number for group in _identities(have) for number in group}
     after = {number for group in _identities(wanted) for number in group}
-    if count := len(before - after):
+    if (count := len(before - after)) and not kept:
         raise _unusable(
             f"{count} of its parameters are in no parameter group of the saved state",
         )
+    for parameter in [one for one in optimizer.state if id(one) in before - after]:
+        del optimizer.state[parameter]
     for parameter in (one for group in wanted for one in group):
         if id(parameter) not in before:
             parameter.requires_grad_()  # it was given to the optimizer to be trained

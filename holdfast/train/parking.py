@@ -31,6 +31,11 @@ def keeps_workers(environ: Mapping[str, str], *, declared: bool) -> bool:
     return PATIENCE in environ and (declared or IF_DECLARED not in environ)
 
 
+def declaration(environ: Mapping[str, str], *, declared: bool) -> bool | None:
+    """What a script has `declared`, where its worker is kept because of that; None elsewhere."""
+    return bool(declared) if PATIENCE in environ and IF_DECLARED in environ else None
+
+
 class ParkingPlace:
     """Our end of the socket."""
 

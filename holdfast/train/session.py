@@ -23,7 +23,7 @@ from holdfast.events import Milestone
 from holdfast.optimizer_steps import leave_to_the_script
 from holdfast.page import WorkerPhase
 from holdfast.rank import await_rank
-from holdfast.train import memory_ahead, survival
+from holdfast.train import gradients, memory_ahead, survival
 from holdfast.train.attempt_parts import AttemptParts
 from holdfast.train.data import Loader
 from holdfast.train.early_end import EarlyEnd
@@ -45,7 +45,7 @@ from holdfast.train.layouts.run_layout import RunLayout, StepCall
 from holdfast.train.layouts.stepping import LossFunction, StepResult
 from holdfast.train.layouts.tensor import Plan
 from holdfast.train.outer_steps import TRACKED
-from holdfast.train.parking import MOVES, ParkingPlace
+from holdfast.train.parking import MOVES, ParkingPlace, declaration
 from holdfast.train.placement import Placement, find_placement
 from holdfast.train.progress import ProgressReporter, open_progress
 from holdfast.train.repetition import after_each_step
@@ -228,6 +228,8 @@ class Run:
         tracked = Tracked(everything, self.device, kept_equal, self._ranks, gather)
         tracked.random_loaded = self._layout.draw_alike  # of another layout they may differ
         self._tracked = tracked
+        if self._survival is not None and getattr(loader, "reread", False):
+            self._survival.refuse("its data is read again from the beginning, as in a new process")
         if self._survival is not None and not tracked.movable:
             self._survival.stay("it keeps state that is not the same on all ranks")
         apart = replicas if self._settled or outer is not None else []
@@ -248,8 +250,7 @@ class Run:
         self._ranks = Ranks(now.rank, now.world_size, now.local_world_size)
         self._layout.begin_again(asked_layout(now.world_size), now.world_size)
         self._elastic.begin_again(policy_in(now.world_size))
-        for parameter in tracked.names.parameters.values():
-            parameter.grad = None  # of a step that did not come to its end
+        gradients.forget(tracked)
         tracked.same_on(self._ranks)
         tracked.meet(self._parts.gather)
         state.begin_again(self._parts.watch(tracked))
@@ -349,7 +350,8 @@ def join(
     it, where its process groups allow that; nothing else can tell whether it is true.
 
     Raises `Error` (run-unavailable) when called twice in one process, (join-invalid) for arguments
-    that PyTorch cannot use; after those it can be called again.
+    that PyTorch cannot use; after those it can be called again; (declared-differently) where ranks
+    give different values of `in_process`.
     """
     global _joined
     if _joined:
@@ -375,7 +377,8 @@ def join(
     others = placement.world_size > 1 or moves
     parking = ParkingPlace.of(os.environ, declared=in_process) if others else None
     kept = survival.install(parking, chosen, moves=moves) if parking is not None else None
-    join_group(placement, chosen, backend, wait)
+    told = declaration(os.environ, declared=in_process)
+    join_group(placement, chosen, backend, wait, declared=told)
     run = Run(placement, chosen, progress, wait)
     _joined_with_others(progress)
     if kept is not None:

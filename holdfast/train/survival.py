@@ -69,6 +69,7 @@ class Survival:
         self._under_way: list[Any] = []  # of it
         self._store: Any = None
         self._lock = threading.Lock()
+        self._thread = threading.get_ident()
         parking.on_order = lambda: self.break_up(None)
 
     # ── what groups ask ──
@@ -108,7 +109,9 @@ class Survival:
             group.close_connections()
 
     def record(self, group: SurvivingGroup, name: str, given: Any, options: Any) -> None:
-        """A collective of the script above its loop."""
+        """A collective of the script: what comes above its loop is to be done again."""
+        if not group.private and _is_foreign(self._thread):
+            self.refuse("a thread of the script takes part in collectives")
         if self._stage is not ScriptStage.SETUP or self._again or group.private or self._refusal:
             return
         if name not in RESIZED:
@@ -252,6 +255,7 @@ def install(parking: ParkingPlace, device: torch.device, *, moves: bool = False)
     rank.on_exception.append(found.end_if_over)
     _make_groups_with(found)
     _watch_ddp(found)
+    _watch_hooks(found)
     if moves:
         _watch_meshes(found)
     return found
@@ -291,12 +295,14 @@ def _watch_ddp(survival: Survival) -> None:
     plain, send = DistributedDataParallel.__init__, made_by._sync_module_states
 
     def watched(self: Any, *given: Any, **options: Any) -> None:
+        """The first step sends buffers, whether the last turn was in `no_sync()` or not."""
         own = type(self) is DistributedDataParallel
         if own:
             self.__class__ = SteadyBuckets
         plain(self, *given, **options)
         if own:
             self.settle()
+        survival.again(lambda: setattr(self, "require_forward_param_sync", True))
 
     def sent(*given: Any, **options: Any) -> None:
         survival.unrecorded(lambda: send(*given, **options))
@@ -304,6 +310,36 @@ def _watch_ddp(survival: Survival) -> None:
 
     DistributedDataParallel.__init__ = watched  # type: ignore[method-assign]
     made_by._sync_module_states = sent
+
+
+def _is_foreign(trains: int) -> bool:
+    """Whether this is a thread that the script has begun, and not the one that `trains`: nobody
+    knows how far it is when the attempt breaks, or how far that of a new process. Those of PyTorch,
+    which carry out what the other one does, are not begun in Python."""
+    here = threading.get_ident()
+    return here != trains and any(
+        one.ident == here and not isinstance(one, threading._DummyThread)
+        for one in threading.enumerate()
+    )
+
+
+def _watch_hooks(survival: Survival) -> None:
+    """The state of a hook counts steps, or keeps what they have rounded away; nobody restores it.
+    With a static graph DDP counts its own steps: the first is made with other collectives."""
+    made_by: Any = DistributedDataParallel
+    plain, fixed = made_by.register_comm_hook, made_by._set_static_graph
+
+    def static(self: Any) -> None:
+        survival.refuse("DDP with static_graph makes its first step otherwise than later ones")
+        fixed(self)
+
+    def watched(self: Any, state: Any, hook: Any) -> None:
+        if not (state is None or isinstance(state, dist.ProcessGroup)):
+            kind = type(state).__name__
+            survival.refuse(f"a communication hook of DDP has a state of its own ({kind})")
+        plain(self, state, hook)
+
+    made_by.register_comm_hook, made_by._set_static_graph = watched, static
 
 
 def _watch_meshes(survival: Survival) -> None:

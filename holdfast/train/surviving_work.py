@@ -115,6 +115,7 @@ class SurvivingWork(Work):
     def __init__(self, given: Any, under_way: UnderWay, outcome: WorkOutcome | None) -> None:
         super().__init__()
         self._given, self._under_way, self._outcome = given, under_way, outcome
+        self._first = given[0] if given else None  # a barrier is given nothing
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return when it is finished; always True."""
@@ -137,7 +138,7 @@ class SurvivingWork(Work):
     def _value(self, outcome: WorkOutcome) -> Any:
         if outcome.error is not None:
             raise outcome.error
-        return self._given[0]
+        return self._first
 
     def get_future(self) -> Any:
         """Of the tensors that it was given first, as gloo does it."""
@@ -145,7 +146,7 @@ class SurvivingWork(Work):
         if outcome is not None:
             return outcome.over.then(lambda _: self._value(outcome))
         done: torch.futures.Future[Any] = torch.futures.Future()
-        done.set_result(self._given[0])
+        done.set_result(self._first)
         return done
 
     def is_completed(self) -> bool:

@@ -61,7 +61,7 @@ class Tracked:
         for name, thing in objects.items():
             _require_stateful(name, thing)
         self._device = device
-        self._ranks = ranks
+        self._ranks, self._kept = ranks, False
         self.modules = {n: unwrapped(o) for n, o in objects.items() if _is_module(o)}
         self.optimizers = {n: o for n, o in objects.items() if isinstance(o, Optimizer)}
         self.others = {n: o for n, o in objects.items() if not _is_module(o)}
@@ -78,9 +78,9 @@ class Tracked:
         self._fingerprint = self.meet(gather)
 
     def same_on(self, ranks: Ranks) -> None:
-        """These ranks hold the same now. `meet` follows."""
+        """These ranks hold the same now, and this process was kept. `meet` follows."""
         assert self.movable or ranks == self._ranks, "what is sharded stays where it is"
-        self._ranks = ranks
+        self._ranks, self._kept = ranks, True
 
     @property
     def movable(self) -> bool:
@@ -110,7 +110,7 @@ class Tracked:
             module, canonical = self.modules[name], self.names.canonical[name]
             module_state.load(module, canonical, shared[name], private[buffers_of(name)])
         for name, optimizer in self.optimizers.items():
-            optimizers.load(optimizer, shared[name], self.names.meant_by(name))
+            optimizers.load(optimizer, shared[name], self.names.meant_by(name), kept=self._kept)
         for name, thing in self.others.items():
             if name not in self.optimizers:
                 state = shared[name] if _follows(thing) else private[name]

@@ -17,7 +17,7 @@ from holdfast.agent.processes import ProcessExit
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.warm_up import WarmUp
 from holdfast.agent.workers import Worker, WorkerSockets
-from holdfast.events import Keeps, Progress, Store
+from holdfast.events import Progress, Store
 from holdfast.messages import Assignment, Start, Stop
 from holdfast.spec import Job
 
@@ -85,7 +85,7 @@ class FakeProcesses:
         self.started.append(assignment)
         number = len(self.started)
         worker = SimpleNamespace(
-            is_parked=False, sockets=WorkerSockets(),
+            is_parked=False, is_to_park=False, sockets=WorkerSockets(),
             pid=number, local_rank=assignment.local_rank, assignment=assignment, assigned_at=0.0,
             death=None, own_status=None, ends=None, raised_at=0.0, log="", error_file=None,
             forkserver="",
@@ -191,9 +191,9 @@ def start(attempt: int = 1) -> Start:
     )  # fmt: skip
 
 
-def stop(attempt: int = 1, grace_s: float = 0.0, *, save: bool = False, keeps: Keeps = "") -> Stop:
+def stop(attempt: int = 1, grace_s: float = 0.0, **how: Any) -> Stop:
     """An order to stop."""
-    return Stop(attempt=attempt, grace_s=grace_s, save=save, keeps=keeps)
+    return Stop(attempt=attempt, grace_s=grace_s, **how)
 
 
 def die(attempts: Any, worker: Any, *, at: float = 1e9, code: int | None = None) -> None:

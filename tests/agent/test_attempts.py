@@ -23,6 +23,7 @@ from holdfast.agent.stop import AttemptStop
 from holdfast.events import NodeReady, Progress, Store, WorkerError, WorkerExited
 from holdfast.messages import WorkersStarted, WorkersStopped
 from tests.agent.parts import die, make_parts, start, stop
+from tests.patience import PATIENCE_S
 
 ASKED = [(0, signal.SIGTERM), (0, signal.SIGCONT)]
 
@@ -111,7 +112,8 @@ async def test_who_is_kept_is_not_killed_when_the_time_for_parking_is_over() -> 
     parking: Any = SimpleNamespace(able=True, order=lambda _: None, why="", parked=False)
     kept.sockets.parking = parking
     other.sockets.parking = SimpleNamespace(able=False, why="", parked=False)  # of which nothing
-    terminate(run, parts.processes, 1.0, parks=True)
+    terminate(run, parts.processes, 1.0, park_s=3.0)
+    assert run.able == 1
     asked = [rank for rank, _ in parts.processes.signals]
     assert set(asked) == {1}, "one is ordered to park, the other is ended"
     kept.is_parked, other.death = True, ProcessExit(2, None, signal.SIGTERM, 1.0)
@@ -121,6 +123,61 @@ async def test_who_is_kept_is_not_killed_when_the_time_for_parking_is_over() -> 
     parts.processes.signals.clear()
     kill(run, parts.processes)
     assert not parts.processes.signals, "it is a worker of the next attempt by now"
+
+
+@looped
+async def test_who_may_still_park_outlives_those_that_are_ended() -> None:
+    """A step may take longer than `recovery.restart_grace_s`; a later order leaves nobody."""
+    parts = make_parts(2)
+    attempts = Attempts(parts)
+    stops = AttemptStop(parts, attempts, StandingBy(parts), has_tiers=False)
+    parts.processes.stores.open()
+    attempts.start(start())
+    assert attempts.newest is not None
+    kept: Any = attempts.newest.workers[0]
+    kept.is_to_park = True
+    parking: Any = SimpleNamespace(able=True, order=lambda _: None, why="")
+    kept.sockets.parking = parking
+    stops.obey(stop(grace_s=0.0, park_s=60.0))
+    async with asyncio.timeout(PATIENCE_S):
+        while (1, signal.SIGKILL) not in parts.processes.signals:
+            await asyncio.sleep(0)
+    assert 0 not in [rank for rank, _ in parts.processes.signals]
+    stops.obey(stop(grace_s=0.0))
+    assert (0, signal.SIGKILL) in parts.processes.signals
+    for worker in attempts.newest.workers.values():
+        die(attempts, worker)
+    await parts.tasks.settle()
+    (told,) = facts(parts, WorkersStopped)
+    assert (told.parked, told.unkept) == (0, 1)
+
+
+@looped
+async def test_who_cannot_be_kept_in_time_is_ended_with_the_others() -> None:
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    run = attempts.newest
+    assert run is not None
+    parking: Any = SimpleNamespace(able=True, order=lambda _: None, why="")
+    run.workers[0].sockets.parking = parking
+    terminate(run, parts.processes, 1.0, park_s=0.0)
+    assert parts.processes.signals == ASKED and run.able == 1
+
+
+@looped
+async def test_who_is_known_to_end_could_not_have_been_kept() -> None:
+    """The kernel takes it apart: it is told of before it is gone, and is not waited for."""
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    run = attempts.newest
+    assert run is not None
+    parking: Any = SimpleNamespace(able=True, order=lambda _: None, why="")
+    run.workers[0].sockets.parking = parking
+    run.workers[0].ends = ProcessExit(1, None, signal.SIGKILL, 1.0)
+    terminate(run, parts.processes, 1.0, park_s=3.0)
+    assert not run.able
 
 
 @looped

@@ -10,6 +10,8 @@ from holdfast.events import (
     MilestoneReached,
     NodeLost,
     NodeLostReason,
+    Progress,
+    Progressed,
     ScaleRequested,
 )
 from holdfast.spec import job_from_dict
@@ -30,8 +32,8 @@ def _stopped(world: World, **how: object) -> list[str]:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_survivors_of_a_fault_are_told_to_park_only_if_the_job_wants_it(lost: bool) -> None:
-    assert _stop(running(in_process=True), lost=lost).parks
-    assert not _stop(running(), lost=lost).parks
+    assert _stop(running(in_process=True), lost=lost).park_s
+    assert _stop(running(), lost=lost).park_s is None
 
 
 @pytest.mark.parametrize(
@@ -48,18 +50,17 @@ def test_whoever_can_may_park_unless_the_job_says_processes(mode: str | None, ke
 def test_nobody_parks_before_the_first_step_of_an_attempt() -> None:
     world = World(in_process=True)
     world.submit()
-    assert not _stop(world).parks, "there may be no snapshot of it"
+    assert _stop(world).park_s is None, "there may be no snapshot of it"
     world.recover()
     for milestone in (Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED, Milestone.RESTORED):
         world.tell(MilestoneReached(attempt=2, milestone=milestone, step=0))
-    assert not _stop(world).parks, "a second fault on the way: all are replaced"
+    assert _stop(world).park_s is None, "a second fault on the way: all are replaced"
 
 
 def test_nobody_parks_who_is_asked_to_stop_for_another_reason() -> None:
     world = running(in_process=True, min_nodes=1)
-    assert not only(world.tell(ScaleRequested(by="test", nodes=1)), StopAttempt).parks, (
-        "ranks will be others"
-    )
+    stop = only(world.tell(ScaleRequested(by="test", nodes=1)), StopAttempt)
+    assert stop.park_s is None, "ranks will be others"
 
 
 def test_the_incident_tells_what_was_kept_and_why_not_more() -> None:
@@ -83,3 +84,60 @@ def test_a_survivor_that_did_not_park_changes_nothing_of_the_restart() -> None:
     world.kill("b", 1)
     assert all(not line.startswith(("Keep", "Replace")) for line in _stopped(world))
     assert kinds(world.verdict()) == ["StartAttempt"]
+
+
+def paced(step_s: float, *, first_s: float = 0.0, **limits: float | str) -> World:
+    """One whose steps take so long, and the first one so much longer."""
+    world = World(in_process=True, **limits)
+    world.submit()
+    for milestone in (Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED, Milestone.RESTORED):
+        world.tell(MilestoneReached(attempt=1, milestone=milestone, step=0))
+    first = MilestoneReached(attempt=1, milestone=Milestone.FIRST_STEP)
+    world.tell(first, after_s=first_s + step_s)
+    for step in (1, 5):
+        world.tell(Progressed(attempt=1, progress=Progress(step=step)), after_s=4 * step_s)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("step_s", "first_s", "grace_s", "park_s"),
+    [
+        (0.2, 0.0, 2.0, 2.0),  # never less than it was asked for
+        (4.0, 0.0, 2.0, 6.0),  # as long as a step takes, and half of that more
+        (12.0, 0.0, 2.0, 0.0),  # longer than is worth it: it is not waited for at all
+        (12.0, 60.0, 2.0, 18.0),  # but if new processes would take longer
+        (12.0, 0.0, 15.0, 18.0),  # or if the job file says so
+    ],
+)
+def test_for_how_long_a_step_is_waited_for_follows_from_what_steps_take(
+    step_s: float, first_s: float, grace_s: float, park_s: float
+) -> None:
+    stop = _stop(paced(step_s, first_s=first_s, restart_grace_s=grace_s))
+    assert stop.park_s == pytest.approx(park_s)
+    assert stop.grace_s == grace_s, "whoever is ended has no longer than before"
+
+
+def test_what_new_processes_take_is_not_what_kept_ones_took() -> None:
+    world = paced(12.0, first_s=60.0)
+    world.kill("b", 1)
+    _stopped(world, parked=1)
+    world.verdict()
+    world.train(step=6)
+    assert _stop(world).park_s, "that start was quick because a process was kept"
+
+
+def test_the_incident_tells_who_could_have_been_kept_and_why_it_was_not() -> None:
+    world = paced(4.0)
+    world.kill("b", 1)
+    assert _stopped(world, parked=1, unkept=2)[-2:] == [
+        "KeepProcesses: 1 worker keeps its process",
+        "ReplaceProcesses: 2 workers did not reach the end of the step within 6 s",
+    ]
+    world = paced(12.0)
+    world.kill("b", 1)
+    (told,) = [line for line in _stopped(world, unkept=1) if line.startswith("ReplaceProcesses")]
+    assert "a step takes 12 s, and at most 10 s are waited for; recovery.restart_grace_s" in told
+
+    world = running(in_process=True, min_nodes=1)
+    world.tell(ScaleRequested(by="test", nodes=1))
+    assert "ReplaceProcesses" not in str(_stopped(world, unkept=2)), "nobody wanted to keep them"

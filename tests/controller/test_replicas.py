@@ -45,7 +45,7 @@ def test_the_first_attempt_waits_for_all_of_them() -> None:
 def test_the_others_go_on_at_once_without_a_lost_node_and_keep_their_processes() -> None:
     world = training()
     stop = only(world.tell(NodeLost(node="b", reason=NodeLostReason.PROCESS)), StopAttempt)
-    assert stop.parks
+    assert stop.park_s
     start = only(stopped(world), StartAttempt)
     assert (start.attempt, start.node_count) == (2, 2)
     assert set(world.state.ranks.values()) == {"a", "c"}
@@ -61,7 +61,9 @@ def test_a_node_whose_workers_are_not_ready_again_is_left_out_and_others_are_not
     assert "AskNodes" not in kinds(actions), "it comes back by itself"
     world.train(step=12)
     back = only(world.tell(NodeReady(node="b", store=world.store())), StopAttempt)
-    assert back.parks and back.keeps == "here", "at the end of a step, and nobody is replaced"
+    assert back.park_s == back.grace_s and back.keeps == "here", (
+        "at the end of a step, and nobody is replaced"
+    )
     actions = world.tell(AttemptStopped(attempt=2, store=world.store(), parked=2))
     assert only(actions, StartAttempt).node_count == 3
 
@@ -94,7 +96,7 @@ def test_of_a_replica_that_hangs_the_others_keep_their_processes() -> None:
     world = training()
     hang = {"judgement": Judgement.HANG, "summary": "rank 1 is stopped", "confidence": 0.9}
     known = HangJudged(attempt=1, ago_s=3.0, ranks=((1, 1),), **hang)  # type: ignore[arg-type]
-    assert only(world.tell(known), StopAttempt).parks
+    assert only(world.tell(known), StopAttempt).park_s
     world = training()
     nobody = HangJudged(attempt=1, ago_s=3.0, **hang)  # type: ignore[arg-type]
-    assert not only(world.tell(nobody), StopAttempt).parks, "it may be any of them"
+    assert not only(world.tell(nobody), StopAttempt).park_s, "it may be any of them"

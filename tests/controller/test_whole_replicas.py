@@ -71,7 +71,7 @@ def test_a_replica_that_is_whole_again_takes_part_and_what_is_left_of_it_waits_f
     lose(world, "b")
     world.train(step=12)
     stop = only(world.add("x"), StopAttempt)
-    assert stop.parks and stop.keeps == "here"
+    assert stop.park_s and stop.keeps == "here"
     actions = world.tell(AttemptStopped(attempt=2, store=world.store(), parked=2))
     assert only(actions, StartAttempt).node_count == 4
     assert ranks(world) == "cdax"

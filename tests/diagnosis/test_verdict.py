@@ -129,6 +129,10 @@ CASES = [
         "checkpoint-in-use",
         exited(error=raised("holdfast.errors.Error", "error[checkpoint-in-use]: another job")),
     ),
+    (
+        "declared-differently",
+        exited(error=raised("holdfast.errors.Error", "error[declared-differently]: ranks call")),
+    ),
     ("collective-mismatch", exited(number=signal.SIGABRT, clue=CLUE)),
     (
         "collective-mismatch",

@@ -97,6 +97,9 @@ KINDS: dict[str, Callable[[Path], Any]] = {
         DATA, 4, shuffle=True, collate_fn=noisy, generator=torch.Generator().manual_seed(5)
     ),
     "weighted": lambda _: DataLoader(DATA, 4, sampler=WEIGHTED, collate_fn=noisy),
+    "persistent workers": lambda _: DataLoader(
+        DATA, 4, shuffle=True, num_workers=1, persistent_workers=True
+    ),
     "torchdata": lambda _: StatefulDataLoader(DATA, 4, shuffle=True, collate_fn=noisy),
     "Hugging Face, by index": lambda _: DataLoader(rows(), 4, True, collate_fn=noisy),
     "Hugging Face, streamed": lambda _: DataLoader(stream(), 4, collate_fn=noisy),
@@ -135,6 +138,7 @@ def stored(state: Any) -> Any:
 @pytest.mark.parametrize("stop", sample([3, 6], [1, 2, 5, 7, 11, 12]))
 @pytest.mark.parametrize("kind", [*KINDS, *REREAD])
 def test_it_goes_on_with_the_next_batch(tmp_path: Path, kind: str, stop: int) -> None:
+    """Another loader in a new process, and the same one in a process that is kept."""
     make = (KINDS | REREAD)[kind]
     torch.manual_seed(1)
     random.seed(1)
@@ -142,13 +146,16 @@ def test_it_goes_on_with_the_next_batch(tmp_path: Path, kind: str, stop: int) ->
     batches = endless(first)
     for _ in range(stop):
         next(batches)
-    state = stored(first.state_dict())
+    states = [stored(first.state_dict()) for _ in range(2)]
     expected = [str(batch) for batch in islice(batches, 9)]
-    torch.manual_seed(99)
-    random.seed(99)
+    batches.close()  # type: ignore[attr-defined]
     second = resumable(make(tmp_path), reread=kind in REREAD)
-    second.load_state_dict(state)
-    assert [str(batch) for batch in islice(endless(second), 9)] == expected
+    kept = [] if first.reread else [first]  # no process is kept that would have to read it again
+    for again, state in zip([second, *kept], states, strict=False):
+        torch.manual_seed(99)
+        random.seed(99)
+        again.load_state_dict(state)
+        assert [str(batch) for batch in islice(endless(again), 9)] == expected
 
 
 class OneShot(IterableDataset[Any]):

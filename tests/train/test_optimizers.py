@@ -134,6 +134,22 @@ def test_a_group_that_was_added_during_training_comes_back(
     assert second.outcome() == quiet.outcome()
 
 
+@pytest.mark.parametrize("step", [ADDED_AT - 1, ADDED_AT])
+def test_a_group_that_was_added_in_a_step_that_was_given_up_goes_and_is_added_again(
+    kept: Kept, step: int
+) -> None:
+    """By a process that is kept: it was taken for a checkpoint of another model, and ended jobs."""
+    quiet, first = Script(), Script()
+    quiet.train(0, STEPS)
+    first.train(0, step)
+    kept.keep(first, step)
+    first.train(step, ADDED_AT + 1)
+    first.tracked.same_on(ALONE)
+    assert kept.load(first, memory=True) == step
+    first.train(step, STEPS)
+    assert first.outcome() == quiet.outcome()
+
+
 @pytest.mark.parametrize("memory", [True, False])
 def test_an_optimizer_with_parameters_that_were_in_no_group_is_refused(
     kept: Kept, memory: bool

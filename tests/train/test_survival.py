@@ -1,13 +1,17 @@
 """What a worker does again when it is kept, and when it refuses to be."""
 
+import _thread
 import json
 import socket
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.agent.environment import node_environment
 from holdfast.messages import Assignment
@@ -203,6 +207,59 @@ def test_a_group_made_within_the_loop_and_a_second_loop_are_refused(
     other.enter_loop()
     other.add(Group())  # type: ignore[arg-type]
     assert "within its training loop" in said(ends[0])[-1]["why"]
+
+
+def test_a_thread_of_the_script_that_takes_part_in_collectives_is_refused(
+    ends: tuple[socket.socket, ParkingPlace],
+) -> None:
+    """A group that was taken apart under it crashed the process."""
+    kept, group, ours = survival.Survival(ends[1]), Group(), Group()
+    ours.private = True
+    given = ([torch.ones(1)],)
+    kept.record(group, "allreduce", given, {})  # type: ignore[arg-type]
+    for act in (
+        lambda: kept.record(ours, "allreduce", given, {}),  # type: ignore[arg-type]
+        lambda: _thread.start_new_thread(cast("Any", kept.record), (group, "allreduce", given, {})),
+    ):
+        begun = threading.Thread(target=act)
+        begun.start()
+        begun.join()
+    assert said(ends[0]) == [], "our own threads may, and those that PyTorch has"
+    begun = threading.Thread(target=kept.record, args=(group, "allreduce", given, {}))
+    begun.start()
+    begun.join()
+    (news,) = said(ends[0])
+    assert news["why"] == "a thread of the script takes part in collectives"
+
+
+@pytest.mark.parametrize("state", [None, "a group", "its own"])
+def test_a_communication_hook_with_a_state_of_its_own_is_refused(
+    state: str | None, ends: tuple[socket.socket, ParkingPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PowerSGD counts its steps: a new process began with other collectives than who was kept."""
+    registered: list[Any] = []
+    plain = lambda _, *given: registered.append(given)  # noqa: E731
+    monkeypatch.setattr(DistributedDataParallel, "register_comm_hook", plain)
+    monkeypatch.setattr(DistributedDataParallel, "_set_static_graph", print)
+    survival._watch_hooks(survival.Survival(ends[1]))
+    group = cast("Any", dist.ProcessGroup)(0, 1)
+    given: Any = {None: None, "a group": group, "its own": object()}[state]
+    DistributedDataParallel.register_comm_hook(cast("Any", None), given, cast("Any", print))
+    assert registered == [(given, print)]
+    assert [news["state"] for news in said(ends[0])] == (["unable"] if state == "its own" else [])
+
+
+def test_ddp_with_a_static_graph_is_refused(
+    ends: tuple[socket.socket, ParkingPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first step has other collectives than later ones: who was kept failed with a new one."""
+    made: list[Any] = []
+    monkeypatch.setattr(DistributedDataParallel, "register_comm_hook", print)
+    monkeypatch.setattr(DistributedDataParallel, "_set_static_graph", made.append)
+    survival._watch_hooks(survival.Survival(ends[1]))
+    cast("Any", DistributedDataParallel)._set_static_graph("it")
+    (news,) = said(ends[0])
+    assert made == ["it"] and "static_graph" in news["why"]
 
 
 class SizedGroup(Group):

@@ -86,6 +86,18 @@ def test_a_whole_group_does_what_gloo_does(attempt: Attempt, pair: Pair) -> None
     assert pair[0].size() == 2 and pair[1].rank() == 1 and pair[0].group_name == "7"
 
 
+def test_a_barrier_is_one_as_the_script_asks_for_it(attempt: Attempt, pair: Pair) -> None:
+    """`dist.barrier()` gives its options by name, and nothing else."""
+
+    def meet(group: SurvivingGroup, _rank: int) -> Any:
+        assert group.barrier(opts=dist.BarrierOptions()).wait()
+        return group.barrier(opts=dist.BarrierOptions()).get_future().wait()
+
+    assert both(pair, meet) == [None, None]
+    attempt.broken = True
+    assert meet(pair[0], 0) is None
+
+
 def test_what_waits_for_a_peer_that_is_gone_ends_and_counts_as_finished(
     attempt: Attempt, pair: Pair
 ) -> None:

@@ -12,7 +12,8 @@ from holdfast.controller.state import Trial
 INNOCENT = frozenset(
     (
         *("node-lost", "node-left", "orders-lost", "exited-early", "exited-silently", "hang"),
-        *("checkpoint-unusable", "checkpoint-in-use", "nan", "hardware-fault", "straggler"),
+        *("checkpoint-unusable", "checkpoint-in-use", "declared-differently"),
+        *("nan", "hardware-fault", "straggler"),
     )
 )
 """Causes that no older checkpoint would change, or (nan) that have a way back of their own."""

@@ -61,8 +61,10 @@ def actions(job: RunningJob, incident: int) -> list[str]:
 
 
 def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
+    """Also where the turn that is discarded has gradients that are not averaged yet, and an
+    evaluation."""
     kinds, steps = ("--kinds", "ddp,hand,fsdp,hsdp" if MORE else "hand,fsdp"), 12
-    short = (*kinds, "--steps", str(steps))
+    short = (*kinds, "--carry", "--steps", str(steps))
     calm = kept(home, *short, "--pause", "0", name="calm", **TOGETHER).start()
     ends = [outcome(calm, rank) for rank in (0, 1)]
     assert len(ends[0][0]) == steps
@@ -82,9 +84,18 @@ def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
         built = job.out.parent / f"out-{job.name}" / f"built-{pid}"
         assert built.read_text() == "imported and built\n", "once, whatever it survived"
     for number, incident in enumerate(job.incidents()):
-        assert incident.cause == "worker-killed" and incident.steps_lost <= 1
+        assert incident.cause == "worker-killed" and incident.steps_lost <= 2
         assert "KeepProcesses" in actions(job, number), incident.actions
     assert "1 worker keeps its process" in holdfast(*why).stdout
+
+
+def test_ranks_that_declare_it_differently_end_the_job_at_once_and_are_named(home: Path) -> None:
+    options = ("--kinds", "hand", "--declare", "--undeclared-rank", "1")
+    job = kept(home, *options, mode="auto", **TOGETHER).start()
+    job.wait_end(1)
+    (incident,) = job.incidents()
+    assert incident.cause == "declared-differently", "and nobody tries that again"
+    assert "rank 0 calls join(in_process=True), rank 1 calls join() without it" in job.said()
 
 
 def test_workers_of_a_script_that_does_not_declare_it_are_replaced(home: Path) -> None:
@@ -109,6 +120,18 @@ def test_a_survivor_that_does_not_leave_its_step_is_replaced(home: Path, how: st
     assert (incident.cause, incident.rank) == ("worker-exception", 1), incident.summary
     assert "a bad batch" in incident.summary
     assert "KeepProcesses" not in actions(job, 0)
+
+
+@long
+def test_a_survivor_may_take_as_long_as_steps_of_the_job_take(home: Path) -> None:
+    recovery = {"restart_grace_s": 0.2}
+    job = kept(home, "--pause", "1.5", "--steps", "20", recovery=recovery, **TOGETHER).start()
+    first = (job.wait_step(1).step or 0) + 1
+    job.wait_step(first)  # told twice, so that it is known what a step takes
+    job.wait_step(first + 4)
+    os.kill(job.worker(1), signal.SIGKILL)
+    assert len(outcome(job, 0)[0]) == 20 and pids(job, 0)[1] == pids(job, 0)[2]
+    assert "KeepProcesses" in actions(job, 0)
 
 
 @long

@@ -4,7 +4,9 @@ Each process leaves a file `built-PID` when it runs the script from its top, and
 of each step it has completed, bit for bit, into `rank-R.jsonl`; at the end a digest of what it has.
 `--die RANK:STEP` makes a rank harm itself in that step, `--how`, once over all attempts. `--again
 MOMENT` makes its successor die, too. `--gate RANK:STEP` makes a rank wait there to be killed, in
-the first attempt. `--own` is what makes workers unfit to be kept.
+the first attempt. `--own` is what makes workers unfit to be kept. `--carry`: every other turn only
+adds to gradients, which are not averaged before the next, and each ends with an evaluation; so a
+turn that is discarded leaves in its process what a new one does not have.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,8 @@ parser.add_argument("--gate", default="")  # RANK:STEP
 parser.add_argument("--how", choices=("kill", "raise", "hang"), default="kill")
 parser.add_argument("--again", choices=("", "built", "joined", "tracked"), default="")
 parser.add_argument("--declare", action="store_true")  # that it can be kept
+parser.add_argument("--carry", action="store_true")
+parser.add_argument("--undeclared-rank", default="")  # which does not declare it
 parser.add_argument("--own", choices=("", "group"), default="")
 parser.add_argument("--sleepy-rank", type=int, default=-1)  # does not come to the end of a step
 parser.add_argument("--sleepy-step", type=int, default=-1)
@@ -103,7 +108,25 @@ def shard(kind: str, model: Any) -> Any:
 
 def made() -> nn.Sequential:
     """A model in which random numbers matter."""
-    return nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.2), nn.ReLU(), nn.Linear(64, 4))
+    layers = nn.Linear(16, 64), nn.Dropout(0.2), nn.ReLU(), nn.Linear(64, 4), nn.BatchNorm1d(4)
+    return nn.Sequential(*layers)
+
+
+def turn(model: Any, whole: bool) -> AbstractContextManager[None]:
+    """For backward: unless it makes a step `whole`, ranks only add to their gradients."""
+    if isinstance(model, DistributedDataParallel):
+        return nullcontext() if whole else model.no_sync()
+    model.set_requires_gradient_sync(whole)
+    return nullcontext()
+
+
+def evaluated(model: Any, inputs: Any, targets: Any) -> str:
+    """A loss, without anything that backward would clear up."""
+    model.eval()
+    with torch.no_grad():
+        loss = (model(inputs) - targets).square().mean()
+    model.train()
+    return float(loss).hex()
 
 
 torch.manual_seed(7)
@@ -111,40 +134,49 @@ plain = {kind: made() for kind in args.kinds.split(",")}
 generator = torch.Generator().manual_seed(3)
 data = [(x, x[:4].abs()) for x in torch.randn(256, 16, generator=generator)]
 die_again("built")
-run = join(in_process=args.declare)
+run = join(in_process=args.declare and os.environ["RANK"] != args.undeclared_rank)
 die_again("joined")
 said = torch.tensor(float(run.rank + 1))
 dist.all_reduce(said)  # a collective above the loop, whose outcome matters
 scale = float(said) / run.world_size
 torch.manual_seed(100 + run.rank)
 models = {kind: shard(kind, model) for kind, model in plain.items()}
+never_run = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (run.world_size,)))
+idle = {"never_run": never_run} if "fsdp" in models else {}
 optimizers = {k: torch.optim.AdamW(model.parameters(), lr=1e-2) for k, model in models.items()}
 state = run.track(
     loader=loader(data, batch_size=8, seed=5),
     **models,
+    **idle,
     **{f"optimizer_{kind}": optimizer for kind, optimizer in optimizers.items()},
 )
 die_again("tracked")
 for step, (inputs, targets) in state.steps(total=args.steps):
     if args.own == "group" and step == 3:
         dist.new_group()
-    losses = {}
+    losses: dict[str, tuple[str, ...]] = {}
+    whole = not args.carry or step % 2 == 1
     for kind, model in models.items():
-        loss = (model(inputs) - targets).square().mean() * scale
+        with turn(model, whole):
+            loss = (model(inputs) - targets).square().mean() * scale
         if (step, run.rank) in deaths and once(f"died-{step}"):
             harm()
         if args.gate == f"{run.rank}:{step}" and run.attempt == 1:
             with run.section("gate"):
                 time.sleep(1e6)
-        loss.backward()
+        with turn(model, whole):
+            loss.backward()
         if (step, run.rank) == (args.sleepy_step, args.sleepy_rank) and once("slept"):
             ASLEEP[args.sleepy_how]()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizers[kind].step()
-        optimizers[kind].zero_grad()
+        if whole:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizers[kind].step()
+            optimizers[kind].zero_grad()
         mean = loss.detach().clone()
         dist.all_reduce(mean)
         losses[kind] = (loss.item().hex(), mean.item().hex())
+        if args.carry:
+            losses[kind] = (*losses[kind], evaluated(model, inputs, targets))
     time.sleep(args.pause)
     run.log(loss=loss)
     tell(run.rank, attempt=run.attempt, step=step, losses=losses)
