@@ -262,7 +262,7 @@ def size(status: "JobStatus") -> str:
         return ""
     of = "" if status.size == status.target else f" of {status.target}"
     why = f": {status.size_why}" if status.size_why else ""
-    return f"{status.size}{of} nodes{why}"
+    return f"{status.size}{of} nodes{why}" if of else f"{count(status.size, 'node')}{why}"
 
 
 def version(status: "JobStatus") -> str:

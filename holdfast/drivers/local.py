@@ -24,6 +24,7 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.controller.nodes import missing
 from holdfast.controller.phases import Phase
+from holdfast.counts import count
 from holdfast.drivers import engines, records
 from holdfast.drivers.engines import NodeEngine, StartedAgent
 from holdfast.drivers.fencing import Fenced, fence_job, require_gone, say_stuck
@@ -71,7 +72,8 @@ def run_job(job: Job, folder: Path, lock: int | None = None, *, on_event: Observ
         former = engine.clear()
         say_stuck(former)
         if former.killed:
-            say(f"killed {former.killed} processes of an earlier {job.name}: its folder was gone")
+            killed = count(former.killed, "process", "processes")
+            say(f"killed {killed} of an earlier {job.name}: its folder was gone")
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         return _run(job, folder, (controller, book), engine, JobSubmitted(), on_event)
 

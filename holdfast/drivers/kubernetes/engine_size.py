@@ -8,6 +8,7 @@ leaves every pod whose node trains, and pods that are left below wait as spares.
 import asyncio
 
 from holdfast.controller import State
+from holdfast.counts import count
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.groups import groups
@@ -58,17 +59,17 @@ class EngineSize:
         say(f"cannot resize {self._request.engine} {self._request.name}: {error}")
 
     async def _settle(self) -> None:
-        kind, count = main_object(self._request), self.count()
+        kind, pods = main_object(self._request), self.count()
         assert kind is not None, "an engine with an object"
         if self._state.ended:
             return
         if self._known is None:
             found = await self._cluster.get(kind, self._request.name)
             self._known = size_in(self._request.engine, found)
-        if count != self._known:
-            say(f"{kind.kind} {self._request.name}: from {self._known} to {count} pods")
-            await self._cluster.patch(kind, self._request.name, sized(self._request.engine, count))
-            self._known = count
+        if pods != self._known:
+            say(f"{kind.kind} {self._request.name}: from {self._known} to {count(pods, 'pod')}")
+            await self._cluster.patch(kind, self._request.name, sized(self._request.engine, pods))
+            self._known = pods
 
     def count(self) -> int:
         """Pods that it should have: what is wanted, and none less than keeps who trains."""
