@@ -158,12 +158,11 @@ def phases_of(job: RunningJob, kind: type[Event] = NodeLost) -> set[Phase]:
     """In which phases of the job nodes were lost, or something else was heard, by its journal. A
     controller that comes back finds the loss that the one before it has not heard of."""
     controller, phases = Controller(Limits.of(job_from_yaml(job.file))), set[Phase]()
-    heard = False
     for entry in journal.entries(job.folder / "journal.jsonl"):
-        comes_back = isinstance(entry.event, ControllerResumed)
-        if isinstance(entry.event, kind) or (kind is NodeLost and comes_back and not heard):
+        event, nodes = entry.event, controller.state.nodes.keys()
+        finds = isinstance(event, ControllerResumed) and bool(nodes - set(event.existing))
+        if isinstance(event, kind) or (kind is NodeLost and finds):
             phases.add(controller.state.phase)
-        heard = not comes_back and (heard or isinstance(entry.event, kind))
         controller.handle(entry.event, entry.at)
     return phases
 
