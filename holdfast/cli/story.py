@@ -91,7 +91,9 @@ def _weighed(choice: "Choice", summary: str) -> list[str]:
 
 def _new_in(reason: str, summary: str) -> str:
     """A reason without what happened, which has been said."""
-    return reason.removesuffix(f": {summary}").removesuffix(summary)
+    for said in (f"; last: {summary}", f": {summary}", summary):
+        reason = reason.removesuffix(said)
+    return reason
 
 
 def measure(action: str, reason: str, summary: str) -> str:
