@@ -81,7 +81,7 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
         known = history.restored is not None
         after = f", after step {history.restored} was restored" if known else ""
         again = f"at step {trouble.bad_step} again{after}"
-        return Outcome.FAILED, f"numbers were not finite {again}: {trouble.summary}"
+        return Outcome.FAILED, f"numbers were not finite {again}{_skipped(s)}: {trouble.summary}"
     if trouble.final:
         return Outcome.FAILED, trouble.summary
     if history.again and not may_repeat(s) and not asks_state(s):
@@ -111,6 +111,11 @@ def cap_text(most: int, window_s: float) -> str:
         if most == 1
         else f"{within} are allowed, all of them used"
     )
+
+
+def _skipped(s: Situation) -> str:
+    some = count(s.means.skipped, "batch was", "batches were")
+    return f"; {some} skipped, all that recovery.skip_batches allows" if s.means.skipped else ""
 
 
 def asks_code(s: Situation) -> str:
