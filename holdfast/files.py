@@ -180,15 +180,25 @@ def _is_nowhere() -> bool:
     return False
 
 
+def _nearest(path: str) -> str:
+    """The path, or what there is of it: what a command of the help can look at. A file may be
+    written below a name of its own, and renamed."""
+    while not os.path.lexists(path) and (above := os.path.dirname(path)) not in ("", path):
+        path = above
+    return path
+
+
 def unusable(error: OSError, what: str = "") -> Error:
     """The error to show for one of the operating system: its own words, and what helps."""
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    if error.errno == errno.ENOTDIR and not os.path.isdir(_nearest(path)):
+        path = _nearest(path)
     why = error.strerror or str(error) or type(error).__name__
     why = f"{why}: {path}" if path and what else why
     what = what or (f"cannot use {path}" if path else "the operating system returned an error")
     if f"{path}/".startswith("/proc/") and not os.path.lexists("/proc/self"):
         return _without_proc(why if path in why else f"{why}: {path}")
-    there = shlex.quote(path) if path else '"${HOLDFAST_HOME:-$HOME/.holdfast}"'
+    there = shlex.quote(_nearest(path)) if path else '"${HOLDFAST_HOME:-$HOME/.holdfast}"'
     home = "or set HOLDFAST_HOME to a folder"
     if error.errno == errno.ENOENT and not path and _is_nowhere():
         gone = "the current directory no longer exists"

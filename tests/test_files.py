@@ -78,3 +78,16 @@ def test_without_proc_or_with_that_of_another_namespace_it_is_told(
 
 def _missing(path: str) -> str:
     raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+
+def test_the_help_is_about_what_there_is_of_a_path(tmp_path: Path) -> None:
+    """Found by hand: it named a temporary file below one that was no folder."""
+    (tmp_path / "file").touch()
+    wanted = tmp_path / "file" / "jobs" / ".gpt.1a2b"
+    with pytest.raises(NotADirectoryError) as raised:
+        wanted.mkdir(parents=True)
+    found = unusable(raised.value)
+    assert (found.what, found.why) == (f"cannot use {tmp_path / 'file'}", "Not a directory")
+    assert f"ls -ld {tmp_path / 'file'}   (" in found.help
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "new" / ".x.1a2b"))
+    assert f"df -h {tmp_path}; df -i {tmp_path} " in unusable(full).help

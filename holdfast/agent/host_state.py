@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from holdfast.agent.oom_kills import FILES as COUNTERS
 from holdfast.checkpoint.free_memory import limit_of, memory_groups
+from holdfast.counts import count
 
 PROC = Path("/proc")
 DISK_S = 1.0
@@ -67,7 +68,7 @@ def _used(folder: Path) -> int | None:
 def _load(proc: Path) -> Iterator[str]:
     with contextlib.suppress(OSError):
         minutes = " ".join((proc / "loadavg").read_text().split()[:3])
-        yield f"load: {minutes} (1, 5, 15 min) on {os.cpu_count()} cores"
+        yield f"load: {minutes} (1, 5, 15 min) on {count(os.cpu_count() or 1, 'core')}"
 
 
 def _pressure(proc: Path) -> Iterator[str]:

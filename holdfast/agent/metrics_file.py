@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.agent.counters import MFU, RATE_NAMES
 from holdfast.agent.notes import note
+from holdfast.counts import count
 from holdfast.files import part_before
 from holdfast.history import CURVE, CurveFile, StepPoint
 from holdfast.page import StepRecord, spelled
@@ -59,7 +60,8 @@ class MetricsFile:
             self._lost_count += len(records)
             return
         if self._lost_count:
-            note(f"agent: metrics.jsonl: {self._lost_count} steps were dropped")
+            lost = count(self._lost_count, "step was", "steps were")
+            note(f"agent: metrics.jsonl: {lost} dropped")
             self._lost_count = 0
 
     def _draw(self, attempt: int, records: list[StepRecord], ahead_s: float) -> None:

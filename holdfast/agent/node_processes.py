@@ -4,6 +4,8 @@ The supply owns every process below the agent. It starts the forkserver again wh
 passes on who was forked and who died, and knows nothing of orders or of the controller.
 """
 
+import asyncio
+import itertools
 import os
 import signal
 import time
@@ -22,6 +24,8 @@ from holdfast.agent.tracker_handle import TrackerHandle
 from holdfast.agent.unreaped import Unreaped
 from holdfast.agent.workers import Worker, Workers
 from holdfast.messages import Assignment
+
+REAPED_AT_ONCE, REAPED_AGAIN_S = 256, 0.01  # a script may end processes faster than that takes
 
 
 @dataclass(frozen=True)
@@ -204,8 +208,10 @@ class NodeProcesses:
             self._bury(worker, ProcessExit(worker.pid, None, signal.SIGKILL, time.monotonic()))
 
     def reap(self) -> None:
-        """A child of the agent itself has ended: a forkserver, an orphan, the storage process."""
-        for death in processes.reap(self._orphans.__contains__):
+        """Children of the agent itself have ended: a forkserver, the storage process, orphans."""
+        every = processes.reap(self._orphans.__contains__)
+        some = list(itertools.islice(every, REAPED_AT_ONCE))
+        for death in some:
             if worker := self._orphans.get(death.pid):
                 self._bury(worker, death)
             elif self.forkserver is not None and death.pid == self.forkserver.pid:
@@ -214,6 +220,8 @@ class NodeProcesses:
                 self._fallen.reaped(death)
             elif death.pid == self.storage.pid:
                 self.storage.reaped(death)
+        if len(some) == REAPED_AT_ONCE:
+            asyncio.get_running_loop().call_later(REAPED_AGAIN_S, self.reap)
 
     def look(self, now: float) -> None:
         """Declare those orphans dead that somebody else has reaped. End a forkserver that reaps

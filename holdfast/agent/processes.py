@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,16 +88,36 @@ def signal_group(pid: int, sig: int) -> None:
 
 
 def _kill_all_but_cleaners(leader: int) -> None:
-    """One by one, until nobody is left who could have forked another meanwhile."""
-    signal_one(leader, signal.SIGKILL)
-    killed: set[int] = set()
-    while left := _group(leader) - killed:
-        left -= cleaners.among(left)
-        if not left:
-            return
-        for pid in left:
-            signal_one(pid, signal.SIGKILL)
-        killed |= left
+    """One by one, once all are stopped: who could fork another meanwhile would be found too late
+    for as long as it does. The kernel lets nobody fork who has been sent a signal to its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGSTOP)
+    members = _group(leader)
+    spared = cleaners.among(members)
+    for pid in {leader, *members} - spared:
+        signal_one(pid, signal.SIGKILL)
+    for pid in spared:
+        signal_one(pid, signal.SIGCONT)
+
+
+def group_of(pid: int) -> int:
+    """Its process group; 0 if it is gone."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def kill_all(pids: Set[int], spared: Set[int], groups: Set[int]) -> None:
+    """SIGKILL to these processes but the `spared` of them. Their `groups`, to which nobody else
+    belongs, are stopped before: who forks another and ends at once would never be found."""
+    for group in groups - {0, 1, os.getpgrp()}:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGSTOP)
+    for pid in pids - spared:
+        signal_one(pid, signal.SIGKILL)
+    for pid in pids & spared:
+        signal_one(pid, signal.SIGCONT)
 
 
 def _group(leader: int) -> set[int]:

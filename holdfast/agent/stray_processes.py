@@ -25,8 +25,10 @@ async def end_strays(spared: Callable[[], frozenset[int]]) -> None:
     said_at = began + SAY_AFTER_S
     while processes.has_stray_children(spared()):
         left = processes.descendants(os.getpid(), spared())
-        for pid in left - cleaners.spared(left, began):
-            processes.signal_one(pid, signal.SIGKILL)
+        groups = set(map(processes.group_of, left))
+        kept = set[int]().union(*map(processes.tree, spared()))
+        groups.difference_update(map(processes.group_of, kept))
+        processes.kill_all(left, cleaners.spared(left, began), groups)
         if left and time.monotonic() > said_at:
             note(f"agent: processes {sorted(left)} do not exit")
             said_at += SAY_AFTER_S

@@ -16,6 +16,7 @@ from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.kernel_log import KernelLog
 from holdfast.agent.health.provider import Missing, Provider
 from holdfast.agent.health.telling import of_each_device
+from holdfast.counts import count
 from holdfast.detection import kernel_log, xid
 from holdfast.detection.health import KERNEL, Conditions, Reading
 from holdfast.events import HealthChanged, Severity
@@ -112,5 +113,5 @@ def _history(log: KernelLog) -> str:
             kinds[f"XID {error.number}"] += 1
         elif trouble is not None:
             kinds[trouble.condition] += 1
-    told = ", ".join(f"{kind} {count} times" for kind, count in kinds.most_common(SHOWN_MAX))
+    told = ", ".join(f"{kind} {count(n, 'time')}" for kind, n in kinds.most_common(SHOWN_MAX))
     return f"readable; it reports {told}" if told else "readable; no fault reported"

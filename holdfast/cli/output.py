@@ -15,6 +15,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from holdfast.counts import count as count
 from holdfast.errors import Error, visible
 
 STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
@@ -182,8 +183,3 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
-
-
-def count(number: int, noun: str, nouns: str | None = None) -> str:
-    """`1 restart`, `2 restarts`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {nouns or noun + 's'}"

@@ -31,7 +31,7 @@ def swarm(first: int, worlds: int, *, hours: float, nodes: int, as_json: bool) -
     else:
         named = {"foul": "violation"}
         ended = ", ".join(f"{n} {named.get(name, name)}" for name, n in _told(outcomes).items())
-        result(f"{count(worlds, 'world')}, {happened} events: {ended}")
+        result(f"{count(worlds, 'world')}, {count(happened, 'event')}: {ended}")
         _show_fouls(bad)
     if bad:
         raise typer.Exit(int(ExitStatus.JOB_FAILED))

@@ -91,7 +91,9 @@ def _weighed(choice: "Choice", summary: str) -> list[str]:
 
 def _new_in(reason: str, summary: str) -> str:
     """A reason without what happened, which has been said."""
-    return reason.removesuffix(f": {summary}").removesuffix(summary)
+    for said in (f"; last: {summary}", f": {summary}", summary):
+        reason = reason.removesuffix(said)
+    return reason
 
 
 def measure(action: str, reason: str, summary: str) -> str:
@@ -262,7 +264,7 @@ def size(status: "JobStatus") -> str:
         return ""
     of = "" if status.size == status.target else f" of {status.target}"
     why = f": {status.size_why}" if status.size_why else ""
-    return f"{status.size}{of} nodes{why}"
+    return f"{status.size}{of} nodes{why}" if of else f"{count(status.size, 'node')}{why}"
 
 
 def version(status: "JobStatus") -> str:

@@ -5,6 +5,7 @@ from holdfast.controller import checkpoints, incidents, keeping, nodes, sizes, s
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.policies import restart
 from holdfast.controller.state import Node, State
+from holdfast.counts import count
 from holdfast.events import Keeps, Milestone, Store
 
 
@@ -35,8 +36,7 @@ def try_start(state: State) -> list[AnyAction]:
 
 
 def _wait_for_nodes(state: State) -> list[AnyAction]:
-    count = nodes.missing(state)
-    state.why = f"{count} more node{'s' if count != 1 else ''} needed to start"
+    state.why = f"{count(nodes.missing(state), 'more node')} needed to start"
     if state.preparing:
         node, what = next(reversed(state.preparing.items()))
         state.why += f" ({state.nodes[node].name}: {what})"

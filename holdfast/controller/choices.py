@@ -63,6 +63,7 @@ def _means(state: State, older: int | None, blamed: str) -> Means:
         held=held,
         held_s=conditions.held_s(state, named) if held else 0.0,
         skips=skipping.left(state),
+        skipped=skipping.count(state),
         checks=bool(limits.checks),
         repeats=repetitions.wanted(state) is not None,
         stragglers=limits.stragglers == "replace",

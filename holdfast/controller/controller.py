@@ -428,9 +428,10 @@ def _progressed(state: State, event: Progressed) -> list[AnyAction]:
 
 
 def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]:
-    if event.attempt != state.attempt or state.phase not in TRAINING:
+    if event.attempt != state.attempt or event.milestone in state.milestones:
         return []
-    if event.milestone in state.milestones:
+    if state.phase not in TRAINING:
+        _restored_late(state, event)
         return []
     state.milestones.append(event.milestone)
     match event.milestone:
@@ -461,6 +462,16 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
         case _:
             pass
     return _review(state)
+
+
+def _restored_late(state: State, event: MilestoneReached) -> None:
+    """It is being stopped: one rank has told of its first step, which is worth nothing, before all
+    have told what they go on from."""
+    stopping = state.phase is Phase.RECOVERING and not state.stopped
+    if stopping and event.milestone is Milestone.RESTORED and event.step is not None:
+        state.milestones.append(event.milestone)
+        recovery.restored(state, event.step)
+        skipping.restored(state, event.step, event.skipped)
 
 
 def _checkpoint(state: State, event: CheckpointCommitted | CheckpointFailed) -> list[AnyAction]:

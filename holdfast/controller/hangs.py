@@ -8,6 +8,7 @@ from holdfast.actions import AnyAction, CollectEvidence
 from holdfast.controller import attempts, incidents
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import State
+from holdfast.counts import count
 from holdfast.events import Diagnosed, HangJudged, HangSuspected, Judgement, each_of
 
 ENDED = "script-ended"  # signature of processes that do not end: the next attempt repeats it all
@@ -33,8 +34,8 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
     if event.judgement is not Judgement.HANG or state.finished:
         state.standstill = event.summary
         if (left := len(state.finished)) and event.judgement is Judgement.HANG:
-            of = f"{left} of {state.world_size} ranks"
-            state.standstill += f"; not stopped, because {of} have exited with status 0"
+            ended = f"{left} of {count(state.world_size, 'rank')} {'has' if left == 1 else 'have'}"
+            state.standstill += f"; not stopped, because {ended} exited with status 0"
         state.tell(state.standstill)
         return []
     first = next(each_of(event.ranks), None)

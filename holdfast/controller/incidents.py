@@ -7,6 +7,7 @@ from holdfast.controller import conditions, keeping
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies.ladder import RESIZED, SURE
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
+from holdfast.counts import count
 from holdfast.events import (
     AttemptStopped,
     CollectivesShifted,
@@ -297,9 +298,8 @@ def has(state: State, action: str) -> bool:
 def note_parked(state: State, stopped: AttemptStopped) -> None:
     """Which processes are kept for the next attempt, and why not more."""
     if stopped.parked:
-        kept = f"{stopped.parked} workers keep their processes"
-        one = "1 worker keeps its process"
-        note(state, "KeepProcesses", one if stopped.parked == 1 else kept)
+        words = "worker keeps its process", "workers keep their processes"
+        note(state, "KeepProcesses", count(stopped.parked, *words))
     if late := keeping.replaced(state, stopped):
         note(state, "ReplaceProcesses", late)
     if stopped.refusal:

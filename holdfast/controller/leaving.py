@@ -13,6 +13,7 @@ from holdfast.actions import AnyAction, Outcome, Survey
 from holdfast.controller import attempts, incidents, versions
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import State
+from holdfast.counts import count
 from holdfast.events import Milestone, Surveyed, WorkerExited
 
 LEAVE_S = 30.0  # between the first rank that leaves and a look at the others, and between two looks
@@ -61,8 +62,8 @@ def surveyed(state: State, event: Surveyed) -> list[AnyAction]:
     if event.training_count == 0:
         return []
     incidents.open_for_exit(state, first)
-    count = event.training_count
-    others = "1 other rank still trains" if count == 1 else f"{count} other ranks still train"
+    words = "other rank still trains", "other ranks still train"
+    others = count(event.training_count, *words)
     why = f"{_told(first)}; {others}"
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
 

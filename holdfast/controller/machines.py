@@ -27,6 +27,7 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.policies import replace
 from holdfast.controller.policies.ladder import PUZZLING
 from holdfast.controller.state import FailedCheck, Node, NodeState, State, UnclearFailure
+from holdfast.counts import count
 from holdfast.events import Diagnosed, HealthChanged, NodesChecked, Severity
 
 CONDITION = "failed-checks"
@@ -246,9 +247,8 @@ def _compare(
     if not (len(bad) > 1 and 2 * len(bad) > len(members)):
         bad = {node: why for node, why in bad.items() if shared(state, state.nodes[node])}
     if bad:
-        count = f"{len(bad)} of {len(members)} members that were checked have failed"
-        told = next(iter(bad.values()))
-        tell(state, f"{count} ({told}), so none is replaced: {SHARED}")
+        of, told = count(len(members), "member"), next(iter(bad.values()))
+        tell(state, f"of {of} checked, {len(bad)} failed ({told}), so none is replaced: {SHARED}")
     for node_id, why in found.items():
         if not why or (node_id in members and node_id not in bad and node_id not in unclear):
             slow = _checks_of(why) == (NETWORK,)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from holdfast.actions import AnyAction, AskNodes, AssignRank, Dismiss
 from holdfast.controller import conditions
 from holdfast.controller.state import Node, NodeState, State
+from holdfast.counts import count
 from holdfast.events import NodeJoined
 
 PROBE_AFTER = 2  # new nodes in a row that failed: the next ones come one by one
@@ -40,7 +41,7 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
     state.asked = max(0, state.asked - 1)
     state.workers_per_node = state.workers_per_node or event.workers
     if event.workers != state.workers_per_node:
-        why = f"it has {event.workers} workers, the others {state.workers_per_node}"
+        why = f"it has {count(event.workers, 'worker')}, the others {state.workers_per_node}"
         state.lost[event.node] = why
         return [Dismiss(node=event.node, reason=why)]
     state.nodes[event.node] = Node(

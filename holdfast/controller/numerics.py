@@ -16,6 +16,7 @@ from holdfast.controller import attempts, checkpoints, choices, incidents, versi
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State, Trial
+from holdfast.counts import count
 from holdfast.events import Diagnosed, LossPlateaued, NumbersBroke, NumbersSpiked, Quantity
 
 CAUSE = "nan"
@@ -64,7 +65,7 @@ def spiked(state: State, event: NumbersSpiked) -> list[AnyAction]:
 def plateaued(state: State, event: LossPlateaued) -> list[AnyAction]:
     """It may have converged, or be stuck: people decide."""
     if event.attempt == state.attempt:
-        told = f"the loss has not fallen by {100 * event.share:g} % in {event.steps} steps"
+        told = f"the loss has not fallen by {100 * event.share:g} % in {count(event.steps, 'step')}"
         medians = f"median {event.loss:.4g} at step {event.step}, {event.before:.4g} before"
         state.note(event.step, event.rank, f"{told} ({medians}; rank {event.rank})")
     return []

@@ -28,6 +28,7 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.policies import ladder, poison, replace, restart
 from holdfast.controller.policies.situation import History, Rung, Situation, Trouble
 from holdfast.controller.state import Failure, KeptNode, State, Trial
+from holdfast.counts import count
 from holdfast.events import Diagnosed, NodesChecked
 
 NODES_KEPT = 8  # on which the same error was seen
@@ -442,10 +443,8 @@ def _restart(state: State, delay_s: float) -> list[AnyAction]:
     _count_restart(state, state.now + delay_s)
     state.move(Phase.WAITING, f"restart after: {attempts.last_cause(state)}")
     if delay_s:
-        row = "attempt" if state.fruitless == 1 else "attempts"
-        row = f"{state.fruitless} {row} in a row without progress"
-        most = f"all {state.limits.max_restarts} restarts allowed"
-        used = f"{most} in {state.limits.window_s:g} s were used"
+        row = f"{count(state.fruitless, 'attempt')} in a row without progress"
+        used = ladder.cap_text(state.limits.max_restarts, state.limits.window_s)
         _wait(state, delay_s, f"{row if state.fruitless else used}: next in {delay_s:.3g} s")
     return attempts.try_start(state)
 

@@ -12,6 +12,7 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.policies import ladder, restart, waits
 from holdfast.controller.policies.situation import History, Rung, Trouble
 from holdfast.controller.state import State
+from holdfast.counts import count
 from holdfast.events import Keeps, ScaleRequested
 
 
@@ -24,8 +25,8 @@ def scaled(state: State, event: ScaleRequested) -> list[AnyAction]:
     state.scaled_by = event.by
     sizing.growths, sizing.changed_at = [], None  # what was asked for is not held back
     state.stillborn, state.ask_at, state.failed_checks = 0, None, []
-    state.tell(f"{event.by} asked for {_count(event.nodes)}")
-    more = nodes.top_up(state, f"{event.by} asked for {_count(state.target)}")
+    state.tell(f"{event.by} asked for {count(event.nodes, 'node')}")
+    more = nodes.top_up(state, f"{event.by} asked for {count(state.target, 'node')}")
     return [*more, *(attempts.try_start(state) or review(state))]
 
 
@@ -61,7 +62,7 @@ def review(state: State) -> list[AnyAction]:
 
 def sizing_text(state: State, size: int) -> str:
     """From how many nodes to how many."""
-    return f"from {state.size} to {size} nodes"
+    return f"from {state.size} to {count(size, 'node')}"
 
 
 def undisturbed(state: State) -> bool:
@@ -84,14 +85,10 @@ def _stop(state: State, size: int, why: str) -> list[AnyAction]:
 
 def _let_go(state: State) -> list[AnyAction]:
     """It trains with what was asked for: nodes that wait beyond that go."""
-    why = f"{state.scaled_by} asked for {_count(state.target)}"
+    why = f"{state.scaled_by} asked for {count(state.target, 'node')}"
     asked = state.sizing.target is not None and state.limits.lets_go
     gone = nodes.surplus(state) if asked else []
     for node in gone:
         nodes.remove(state, node.node, why)
         state.note(state.max_step or 0, 0, f"spare {node.name} is released: {why}")
     return [Fence(node=node.node, reason=why) for node in gone]
-
-
-def _count(number: int) -> str:
-    return f"{number} node{'s' if number != 1 else ''}"

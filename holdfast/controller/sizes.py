@@ -10,6 +10,7 @@ from holdfast.controller import choices, conditions, incidents, nodes
 from holdfast.controller.policies import ladder, waits
 from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State
+from holdfast.counts import count
 from holdfast.events import Progress
 
 SHORT = "nodes-missing"  # what is chosen for while some are
@@ -102,7 +103,7 @@ def shrinks(state: State, *, alone: str = "") -> bool:
             state.why += f"; with {left} of them in {due - state.now:.3g} s (break-even)"
         return False
     change(state, left, chosen.reason)
-    incidents.note(state, "Shrink", f"continue with {left} nodes: {chosen.reason}")
+    incidents.note(state, "Shrink", f"continue with {count(left, 'node')}: {chosen.reason}")
     sizing.short_since = sizing.shrink_deadline = None
     return True
 
@@ -115,19 +116,19 @@ def change(state: State, size: int, why: str) -> None:
     state.sizing.changed_at, state.sizing.why = state.now, f"{why}; {batch}" if batch else why
     if batch:
         incidents.note(state, "Batch", batch)
-    state.tell(f"from {before} to {size} nodes: {why}")
+    state.tell(f"from {before} to {count(size, 'node')}: {why}")
 
 
 def _batch(state: State) -> str:
     """What it means for the batch."""
-    count = state.limits.node_count
+    written_for = state.limits.node_count
     if state.limits.batch and not state.instrumented:
         return "the script, which does not use holdfast.train, sets its batch and learning rate"
     match state.limits.batch:
         case "keep_global_batch":
-            return f"each step has as many samples as on {count} nodes"
+            return f"each step has as many samples as on {count(written_for, 'node')}"
         case "scale_lr":
-            return f"the learning rate is multiplied by {state.size / count:.4g}"
+            return f"the learning rate is multiplied by {state.size / written_for:.4g}"
         case _:
             return ""
 
@@ -139,4 +140,4 @@ def _asked(state: State) -> str:
 
 
 def _there(state: State) -> str:
-    return f"{ready(state)} of {state.target} nodes are ready"
+    return f"ready: {ready(state)} of {count(state.target, 'node')}"

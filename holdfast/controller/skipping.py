@@ -9,6 +9,7 @@ From where that is becomes known when the next attempt has restored something; t
 
 from collections.abc import Iterable
 
+from holdfast import counts
 from holdfast.controller import incidents
 from holdfast.controller.state import Skip, State
 
@@ -27,15 +28,17 @@ def count(state: State) -> int:
 
 
 def plan(state: State, bad_step: int) -> None:
-    """The next attempt leaves out what has led to this step of the attempt that has ended."""
+    """The next attempt leaves out what has led to this step of the attempt that has ended. Where
+    that has not told what it went on from, it is tried once more with what was to be left out."""
     allowed = left(state)
-    if not allowed:
+    if not allowed or state.restored is None:
         return
     end = _given(state, bad_step)
     state.skips = [skip for skip in state.skips if skip.settled]
     state.skips.append(Skip(max(0, end - allowed), end))
     told = f"batches up to number {end - 1}, that of step {bad_step}, are skipped"
-    incidents.note(state, "SkipBatches", f"{told}; {allowed} more are allowed")
+    more = counts.count(allowed, "more is", "more are")
+    incidents.note(state, "SkipBatches", f"{told}; {more} allowed")
 
 
 def restored(state: State, step: int, skipped: int) -> None:

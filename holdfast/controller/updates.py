@@ -14,6 +14,7 @@ from holdfast.actions import AnyAction, KeepVersion, PrepareUpdate
 from holdfast.controller import attempts, incidents, nodes, resizing, versions
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import Stage, State, UpdateRecord
+from holdfast.counts import count
 from holdfast.events import Keeps, UpdatePrepared, UpdateRequested
 from holdfast.versions import ENV, FIRST, Version, merged
 
@@ -108,8 +109,8 @@ def prepared(state: State, event: UpdatePrepared) -> list[AnyAction]:
 
 
 def _who_is_ready(event: UpdatePrepared) -> str:
-    count = f"ready on {event.ready_count} node{'s' if event.ready_count != 1 else ''}"
-    return f"{count}; no answer from {', '.join(event.missing)}" if event.missing else count
+    ready = f"ready on {count(event.ready_count, 'node')}"
+    return f"{ready}; no answer from {', '.join(event.missing)}" if event.missing else ready
 
 
 def review(state: State) -> list[AnyAction]:

@@ -94,7 +94,8 @@ def unproven(state: State, verdict: Diagnosed) -> str:
     if verdict.environment or innocent or not on_trial(state):
         return ""
     steps = state.limits.trial_steps
-    return f"version {state.version.number} failed within its first {steps} steps"
+    within = "step" if steps == 1 else f"{steps} steps"
+    return f"version {state.version.number} failed within its first {within}"
 
 
 def revert(state: State, why: str) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from holdfast import journal
 from holdfast.actions import Entry, StartAttempt
+from holdfast.counts import count
 from holdfast.drivers.incident_facts import IncidentFacts
 from holdfast.errors import Error
 from holdfast.events import CheckpointCommitted, LossPlateaued, NumbersSpiked, Progressed
@@ -101,7 +102,7 @@ class JournalReader:
 
     def _started(self, order: StartAttempt, at: float) -> None:
         step, attempt = self._step or None, order.attempt
-        text = f"attempt {attempt}: {order.node_count} nodes"
+        text = f"attempt {attempt}: {count(order.node_count, 'node')}"
         self._add("attempt", at, step, attempt, text)
         if order.version.number != self._version:
             self._version = order.version.number

@@ -30,6 +30,7 @@ node alone twice, that one is suspected.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from holdfast.counts import count
 from holdfast.diagnosis import without_gpu
 from holdfast.diagnosis.verdict import (
     CAUSES,
@@ -131,7 +132,7 @@ def _of_machine(times: Sequence[Occurrence], nodes: int) -> Recurrence | None:
         return None
     steps = len({one.step for one in times})
     told = f"the same error occurred at {steps} different steps, only on {times[0].nodes[0]}"
-    others = f"{nodes - 1} other node{'s' if nodes > 2 else ''} did the same work without it"
+    others = f"{count(nodes - 1, 'other node')} did the same work without it"
     text = f"{told}, while {others}: its machine is suspected"
     return Recurrence(whose="machine", confidence=SUSPECTED, text=text)
 

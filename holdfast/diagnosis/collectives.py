@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from holdfast.collectives import Collective, GroupLog
+from holdfast.counts import count
 from holdfast.events import each_of, in_rows
 from holdfast.rank_runs import each_in
 from holdfast.stacks import in_words
@@ -151,7 +152,7 @@ def _sides(group: Group) -> str:
     sides.sort(key=_few)
     told = [f"{_named(ranks)} {what}" for what, ranks in sides[:SIDES_SHOWN]]
     more = sum(len(ranks) for _, ranks in sides[SIDES_SHOWN:])
-    told += [f"{more} more ranks at others"] if more else []
+    told += [f"{count(more, 'more rank')} at others"] if more else []
     return f"last collective in group {_name(group)}: {'; '.join(told)}"
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median_low
 from typing import NamedTuple
 
+from holdfast.counts import count
 from holdfast.links import Link, LinkFigures, rate
 
 LEAST = 4  # nodes
@@ -41,8 +42,8 @@ def judge(links: Iterable[Link]) -> LinkFinding:
     many = len({node for link, _ in known for node in _ends(link)}) >= LEAST
     others = [(link, found) for link, found in known if not blamed.keys() & set(_ends(link))]
     odd = [line for link, found in others if (line := _odd(link, found, usual, many))]
-    more = [f"{len(odd) - LINES_MAX} more links like these"] if len(odd) > LINES_MAX else []
-    lines = (_summary(known), *blamed.values(), *odd[:LINES_MAX], *more)
+    more = f"{count(len(odd) - LINES_MAX, 'more link')} like these" if len(odd) > LINES_MAX else ""
+    lines = (_summary(known), *blamed.values(), *odd[:LINES_MAX], more)
     return LinkFinding(tuple(filter(None, lines)), blamed)
 
 
@@ -121,5 +122,5 @@ def _summary(known: Known) -> str:
         return ""
     slowest = min(good, key=lambda one: min(_rates([one])))
     least = f"slowest {rate(min(_rates([slowest])))} between {' and '.join(_ends(slowest[0]))}"
-    count = f"{len(good)} link{'s' if len(good) > 1 else ''} between machines"
-    return f"{count}: median {rate(_usual(good))}, {least}"
+    links = f"{count(len(good), 'link')} between machines"
+    return f"{links}: median {rate(_usual(good))}, {least}"

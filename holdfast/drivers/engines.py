@@ -34,6 +34,9 @@ class StartedAgent(Protocol):
     def ours(self) -> bool:
         """Whether this very process has started it."""
 
+    def does(self) -> str:
+        """What its process does that says nothing; empty if nothing is known."""
+
     def watch(self, on_begin: Callable[[], None], on_end: Callable[[Any, str], None]) -> None:
         """Call `on_begin` once its process runs, `on_end` with how it ended as soon as it does."""
 

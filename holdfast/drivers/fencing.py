@@ -10,14 +10,14 @@ over it (setproctitle), belongs to the node of its parent.
 
 import contextlib
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.agent import cleaners, node_memory
+from holdfast.agent import cleaners, node_memory, processes
 from holdfast.agent.processes import parent_of, pids
 from holdfast.drivers.nodes import FOLDER_VARIABLE, NODE_VARIABLE, KnownNode, known_nodes
 from holdfast.errors import Error
@@ -38,17 +38,18 @@ class Stuck(NamedTuple):
 
     pid: int
     node: str
-    state: str  # as in /proc/PID/stat, of the thread that holds it up
+    state: str  # as in /proc/PID/stat, of the thread that holds it up; "" where it was just found
     where: str  # kernel function it waits in, empty if the kernel does not say
 
     @property
     def words(self) -> str:
         """For people."""
         inside = f" in {self.where}" if self.where else ""
+        who = f"process {self.pid} of {self.node}"
+        if not self.state:
+            return f"{who} is one of many that start others faster than they are killed"
         doing = SLEEPS.get(self.state, f"state {self.state}")
-        return (
-            f"process {self.pid} of {self.node} is in {doing}{inside} and SIGKILL does not end it"
-        )
+        return f"{who} is in {doing}{inside} and SIGKILL does not end it"
 
 
 class Fenced(NamedTuple):
@@ -74,7 +75,7 @@ def fence_nodes(folder: Path, nodes: Iterable[str]) -> Fenced:
     """Kill every process of these nodes of a job, until none is left or time is up."""
     wanted = set(nodes)
     search = Search(folder, wanted)
-    fenced = _kill(lambda: {p: n for p, n in search.processes().items() if n in wanted})
+    fenced = _kill(search, wanted.__contains__)
     _forget(wanted)
     return fenced
 
@@ -83,7 +84,7 @@ def fence_job(folder: Path, *, spared: frozenset[str] = frozenset()) -> Fenced:
     """Likewise of all nodes of a job, known or not, but those that are `spared`."""
     known = {node.node for node in known_nodes(folder)}
     search = Search(folder, known)
-    fenced = _kill(lambda: {p: n for p, n in search.processes().items() if n not in spared})
+    fenced = _kill(search, lambda node: node not in spared)
     _forget((known | search.ours) - spared)
     return fenced
 
@@ -104,11 +105,13 @@ class Search:
         self._folder = folder
         self._known = known
         self.ours: set[str] = set()
+        self._groups: dict[int, int] = {}  # of all processes at the last look
 
     def processes(self) -> dict[int, str]:
         """Every live process of the job other than this one, with its node."""
         marks = _marks()
-        carriers = {pid: node for pid, (node, _) in marks.items() if node}
+        self._groups = {pid: mark.group for pid, mark in marks.items()}
+        carriers = {pid: mark.node for pid, mark in marks.items() if mark.node}
         found = {pid: self._is_ours(pid, marks[pid].folder) for pid in carriers}
         self.ours |= {carriers[pid] for pid, ours in found.items() if ours}
         carrying = {
@@ -117,6 +120,13 @@ class Search:
             if carriers[pid] in self.ours or (ours is None and carriers[pid] in self._known)
         }
         return carrying | _below(carrying, marks.keys() - carriers.keys())
+
+    def groups_of_none_but(self, pids: AbstractSet[int]) -> set[int]:
+        """The groups of these processes, as they were at the last look, that no other one was in
+        which still lives."""
+        others = self._groups.keys() - pids
+        shared = {self._groups[pid] for pid in others if _state(f"{pid}") not in ENDED}
+        return {self._groups[pid] for pid in pids & self._groups.keys()} - shared
 
     def _is_ours(self, pid: int, said: str) -> bool | None:
         """Whether what a process calls its job's folder is ours; None: there is no such folder."""
@@ -138,20 +148,36 @@ def say_stuck(fenced: Fenced) -> None:
         print(f"holdfast: {fenced.words}", file=sys.stderr, flush=True)
 
 
-def _kill(find: Callable[[], dict[int, str]]) -> Fenced:
+def _kill(search: Search, meant: Callable[[str], bool]) -> Fenced:
     """Cleaners end by themselves, once the others are gone."""
     killed: dict[int, str] = {}
     began = time.monotonic()
     deadline = began + KILL_TIMEOUT_S
-    while left := {**find(), **{p: n for p, n in killed.items() if _lingers(p)}}:
-        if time.monotonic() > deadline:
-            return Fenced(len(killed), tuple(_stuck(p, n) for p, n in sorted(left.items())))
-        for pid in left.keys() - cleaners.spared(left, began):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    while left := _left(search, meant, killed):
+        if killed and time.monotonic() > deadline:
+            return Fenced(len(killed), tuple(_still(left, killed)))
+        spared = cleaners.spared(left, began)
+        processes.kill_all(left.keys(), spared, search.groups_of_none_but(left.keys()))
         killed |= left
         _give_time(left)
     return Fenced(len(killed), ())
+
+
+def _left(
+    search: Search, meant: Callable[[str], bool], killed: Mapping[int, str]
+) -> dict[int, str]:
+    found = {pid: node for pid, node in search.processes().items() if meant(node)}
+    return found | {pid: node for pid, node in killed.items() if _lingers(pid)}
+
+
+def _still(left: Mapping[int, str], killed: Mapping[int, str]) -> Iterator[Stuck]:
+    """Those that SIGKILL has not ended; where there is none, one that has just been found."""
+    alive = {p: n for p, n in left.items() if _lingers(p) or _state(f"{p}") not in ENDED}
+    stuck = alive.keys() & killed.keys()
+    for pid in sorted(stuck):
+        yield _stuck(pid, left[pid])
+    for pid in [] if stuck else sorted(alive)[:1]:
+        yield Stuck(pid, left[pid], "", "")
 
 
 def _give_time(pids: Iterable[int]) -> None:
@@ -168,6 +194,7 @@ class _Marks(NamedTuple):
 
     node: str
     folder: str  # what it calls the job's folder
+    group: int  # its process group; 0: it was gone
 
 
 def _marks() -> dict[int, _Marks]:
@@ -178,8 +205,8 @@ def _marks() -> dict[int, _Marks]:
     for pid in pids():
         environment = _environment(pid)
         if environment is not None and pid != os.getpid():
-            values = (_value(environment, name) for name in (NODE_VARIABLE, FOLDER_VARIABLE))
-            found[pid] = _Marks(*values)
+            node, folder = (_value(environment, n) for n in (NODE_VARIABLE, FOLDER_VARIABLE))
+            found[pid] = _Marks(node, folder, processes.group_of(pid))
     return found
 
 

@@ -12,6 +12,7 @@ import socket
 import psutil
 
 from holdfast.agent.environment import worker_count
+from holdfast.counts import count
 from holdfast.errors import Error
 from holdfast.files import require_proc
 from holdfast.spec import Job
@@ -81,11 +82,12 @@ def require_room(job: Job) -> None:
     has, processors = psutil.virtual_memory().total, os.cpu_count() or 1
     if needed > has:
         raise _too_small(
-            f"{nodes} nodes with {workers} workers each need {needed / 2**30:.1f} GiB of memory "
-            f"here, and the machine has {has / 2**30:.1f} GiB"
+            f"{count(nodes, 'node')} with {count(workers, 'worker')} each: that takes "
+            f"{needed / 2**30:.1f} GiB of memory here, and the machine has {has / 2**30:.1f} GiB"
         )
     if workers > EACH_PROCESSOR * processors:
-        raise _too_small(f"{workers} workers of a node would share {processors} processors here")
+        few = count(processors, "processor")
+        raise _too_small(f"{workers} workers of a node would share {few} here")
 
 
 def require_loopback(address: str) -> None:

@@ -9,10 +9,11 @@ killing every process that carries its id in the environment, so that nothing of
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.controller.nodes import missing
 from holdfast.controller.phases import Phase
+from holdfast.counts import count
 from holdfast.drivers import engines, records, started_code
 from holdfast.drivers.engines import NodeEngine, StartedAgent
 from holdfast.drivers.fencing import Fenced, fence_job, require_gone, say_stuck
@@ -72,7 +74,8 @@ def run_job(job: Job, folder: Path, lock: int | None = None, *, on_event: Observ
         former = engine.clear()
         say_stuck(former)
         if former.killed:
-            say(f"killed {former.killed} processes of an earlier {job.name}: its folder was gone")
+            killed = count(former.killed, "process", "processes")
+            say(f"killed {killed} of an earlier {job.name}: its folder was gone")
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         return _run(job, folder, (controller, book), engine, JobSubmitted(), on_event)
 
@@ -281,6 +284,14 @@ def recovers(state: State) -> bool:
     return state.phase in (Phase.RECOVERING, Phase.STARTING) and not missing(state)
 
 
+def _explained(agents: Mapping[str, StartedAgent], event: AnyEvent) -> AnyEvent:
+    """The loss of a node that is silent, with what its process does."""
+    if not isinstance(event, NodeLost) or event.reason is not NodeLostReason.SILENT:
+        return event
+    does = agents[event.node].does() if event.node in agents else ""
+    return msgspec.structs.replace(event, detail=f"{event.detail}; {does}") if does else event
+
+
 def _account(node: str, fenced: Fenced) -> list[AnyEvent]:
     """What SIGKILL does not end runs no more code of its own, so the job goes on without it."""
     if not fenced.stuck:
@@ -338,6 +349,7 @@ class LocalDriver:
             observe(entry, state)
 
         shell.decisions.observe = seen
+        shell.decisions.explain = functools.partial(_explained, self._agents)
         self._telemetry.begin()
         self._notifier.begin(say)
         host.stop_at(signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)

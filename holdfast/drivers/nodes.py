@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.counts import count
 from holdfast.drivers.explained import last_lines
 from holdfast.files import read_plain
 
@@ -23,6 +24,8 @@ FOLDER_VARIABLE = "HOLDFAST_JOB_DIR"
 NAMES_VARIABLE = "HOLDFAST_NODE_NAMES"  # of the first nodes of a job, where these stand for others
 LOOKED_AT = 20  # lines at the end of a log, of which the last one with words is told
 LINE_CHARS = 300
+CROWD = 4  # as many that run for each processor: one may wait for seconds
+DOES = {"T": "is stopped", "t": "is stopped by a debugger", "D": "is in uninterruptible sleep"}
 
 
 class KnownNode(msgspec.Struct, frozen=True):
@@ -84,6 +87,15 @@ class AgentProcess:
         """Whether this very process has started it."""
         return self._child is not None
 
+    def does(self) -> str:
+        """What its process does that says nothing; empty if nothing is known."""
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+        except OSError:
+            return ""
+        return silent_words(state, running, os.cpu_count() or 1)
+
     def watch(
         self, on_begin: Callable[[], None], on_end: Callable[["AgentProcess", str], None]
     ) -> None:
@@ -106,6 +118,15 @@ class AgentProcess:
     def _finish(self, on_end: Callable[["AgentProcess", str], None]) -> None:
         self.ended.set()
         on_end(self, ended_words(self._child.wait() if self._child else None, self._log))
+
+
+def silent_words(state: str, running: int, processors: int) -> str:
+    """What a process does that says nothing, by its state as in /proc/PID/stat and by how many run
+    on this machine; empty if that explains nothing."""
+    if state == "R" and running > CROWD * processors:
+        there = count(processors, "processor")
+        return f"its process waits for a processor: {running} processes or threads run on {there}"
+    return f"its process {DOES[state]} (state {state})" if state in DOES else ""
 
 
 def ended_words(status: int | None, log: Path | None = None) -> str:

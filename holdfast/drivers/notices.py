@@ -12,6 +12,7 @@ import msgspec
 from holdfast.actions import Outcome
 from holdfast.controller import IncidentRecord, State
 from holdfast.controller.phases import Phase
+from holdfast.counts import count
 from holdfast.spec.notify import NoticeKind, Notify
 
 HOUR_S = 3600.0
@@ -108,7 +109,7 @@ class Notices:
         if incident.overtaken:
             then = f"not over when the next incident began, {lasted_s:.1f} s later"
         elif incident.ended_at is not None:
-            lost = f"{incident.steps_lost} steps lost"
+            lost = f"{count(incident.steps_lost, 'step')} lost"
             then = f"training again after {lasted_s:.1f} s, {lost}"
         elif over:
             then = "the job has ended"
@@ -164,8 +165,8 @@ class Notices:
 
     def _ended(self, state: State, ettr: float, now: float) -> Notice:
         why = f": {state.why}" if state.why else ""
-        held = self._held()
-        text = f"{state.outcome}{why}; ETTR {ettr * 100:.1f} %, {len(state.incidents)} incidents"
+        held, found = self._held(), count(len(state.incidents), "incident")
+        text = f"{state.outcome}{why}; ETTR {ettr * 100:.1f} %, {found}"
         return Notice(
             event="ended", job=self._job, at=now, text=text + held, began_at=now, over=True,
             attempt=state.attempt, outcome=str(state.outcome), ettr=ettr,

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.actions import ProfileSteps
 from holdfast.controller import State
 from holdfast.controller.phases import Phase
+from holdfast.counts import count
 from holdfast.detection.pace import PaceWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.messages import Report, WorkerReport
@@ -86,8 +87,9 @@ class ProfileCollection:
         read_s = READ_S * max(map(len, by_node.values()))
         least_s, most_s = step_s * (wish.steps + OVERHEAD_STEPS), LONGEST_S - read_s
         if least_s > most_s / 2:
+            steps = count(wish.steps, "step")
             took = f"take {least_s:.0f} s at {step_s:.3g} s each; at most {most_s / 2:.0f} s"
-            reply(ProfileReply(refused=f"{wish.steps} steps and what is around them {took}"))
+            reply(ProfileReply(refused=f"{steps} and what is around them {took}"))
             return
         within_s = AHEAD_S + min(max(STEPS_S, least_s * PATIENCE), most_s)
         doing = self._round = _Round(wish, slowest, reply, now + within_s + read_s)
@@ -166,7 +168,7 @@ class ProfileCollection:
         if state.phase is not Phase.RUNNING:
             return f"the job is {state.phase.value}: no steps to profile"
         if unknown := [rank for rank in ranks if rank >= state.world_size]:
-            return f"it has no rank {unknown[0]}: there are {state.world_size} ranks"
+            return f"it has no rank {unknown[0]}, only {count(state.world_size, 'rank')}"
         return ""
 
     def _by_node(self, ranks: Collection[int]) -> dict[str, tuple[int, ...]]:

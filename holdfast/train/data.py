@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from holdfast.checkpoint.dealing import next_turn, share
+from holdfast.counts import count
 from holdfast.dimensions import layout_in
 from holdfast.errors import Error
 from holdfast.train import random_state
@@ -148,17 +149,18 @@ class Loader:
         if total < world_size:
             raise Error(
                 "loader-empty",
-                f"a step of {total} samples cannot be divided among {world_size} ranks",
+                f"a step of {count(total, 'sample')} cannot be divided among {world_size} ranks",
                 why="elasticity.batch is keep_global_batch: each step has as many samples as on "
                 "nodes.count nodes",
                 help="use a larger batch size, fewer nodes, or elasticity.batch: scale_lr",
             )
         needed = total if self._order.drop_last else world_size
         if self._order.sample_count < needed:
+            has, each = (count(n, "sample") for n in (self._order.sample_count, self.batch_size))
             raise Error(
                 "loader-empty",
-                f"the dataset has {self._order.sample_count} samples, one step needs {needed}",
-                why=f"{world_size} ranks use {self._order.batch_size} samples each",
+                f"the dataset has {has}, one step needs {needed}",
+                why=f"{count(world_size, 'rank uses', 'ranks use')} {each} each",
                 help="use a smaller batch size or more data",
             )
 

@@ -57,7 +57,7 @@ def pick_device(placement: Placement, wanted: torch.device | None = None) -> tor
         raise Error(
             "join-invalid",
             f"there is no device {device}",
-            why=f"PyTorch sees {count} GPUs in this worker, its local rank is "
+            why=f"GPUs that PyTorch sees in this worker: {count}; its local rank: "
             f"{placement.local_rank}",
             help="omit device, or start at most one worker per GPU of the node",
         )

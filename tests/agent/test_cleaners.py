@@ -134,6 +134,45 @@ print("well")
     assert ran.stdout == "well\n", ran.stderr
 
 
+def test_who_forks_and_ends_before_it_is_found_is_killed_and_cleaners_are_spared() -> None:
+    """Found by hand: whoever kills them one by one goes on for as long as they do."""
+    body = """
+import os, signal, subprocess, sys
+from holdfast.agent import cleaners, processes
+
+look = processes._group
+processes._group = lambda leader: [look(leader) for _ in range(20)].pop(0)  # on a busy machine
+processes.adopt_orphans()
+leader = '''
+import os, subprocess, sys, time
+stays = "from multiprocessing.resource_tracker import main; import time; time.sleep(600)"
+print(subprocess.Popen([sys.executable, "-c", stays]).pid, flush=True)
+end = time.monotonic() + 120
+for _ in range(3):
+    if os.fork() == 0:
+        while time.monotonic() < end:
+            time.sleep(0.001)
+            if os.fork():
+                os._exit(0)
+        os._exit(0)
+time.sleep(600)
+'''
+led = subprocess.Popen([sys.executable, "-c", leader], process_group=0, stdout=subprocess.PIPE)
+cleaner = int(led.stdout.readline())
+while not cleaners.among([cleaner]):  # until it is the program
+    pass
+processes.signal_group(led.pid, signal.SIGKILL)
+assert led.wait() == -9
+while look(led.pid) - {cleaner}:  # until they are zombies
+    pass
+assert cleaners.among([cleaner]), "it goes on"
+os.kill(cleaner, signal.SIGKILL)
+print("well")
+"""
+    ran = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, check=False)
+    assert ran.stdout == "well\n", ran.stderr
+
+
 def test_who_kills_all_of_a_node_waits_for_its_cleaners(home: Path) -> None:
     folder = home / "jobs" / "job"
     (folder / "nodes").mkdir(parents=True)

@@ -40,7 +40,7 @@ def test_faults_that_the_kernel_log_still_holds_are_counted(
     oom = "3,2,2,-;Out of memory: Killed process 4711 (python) total-vm:1kB\n"
     found = recorded(monkeypatch, tmp_path, f"6,0,0,-;Linux version\n{oom}{xid}{oom}")
     assert found["health of kernel log"].found == (
-        "readable; it reports out-of-memory 2 times, XID 79 1 times"
+        "readable; it reports out-of-memory 2 times, XID 79 1 time"
     )
 
 

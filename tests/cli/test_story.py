@@ -202,6 +202,8 @@ def test_an_end_says_why_without_repeating_what_happened() -> None:
 
 def test_an_end_for_just_what_happened_has_no_empty_reason() -> None:
     assert story.opened(record(("EndJob", SUMMARY))).endswith("-> end the job")
+    used = record(("EndJob", f"no restart is allowed; last: {SUMMARY}"))
+    assert story.opened(used).endswith("-> end the job: no restart is allowed")
 
 
 def test_the_traceback_of_an_error_of_ours_shows_the_frames_of_the_script_alone() -> None:

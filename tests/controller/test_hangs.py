@@ -98,7 +98,7 @@ def test_ranks_that_hang_after_others_have_ended_well_are_told_and_not_stopped()
     assert only(world.tell(suspected(world)), CollectEvidence)
     assert world.tell(judged(world)) == []
     assert world.state.phase is Phase.RUNNING and not world.state.incidents
-    why = "; not stopped, because 1 of 2 ranks have exited with status 0"
+    why = "; not stopped, because 1 of 2 ranks has exited with status 0"
     assert world.state.standstill == STORY + why
     world.tell(judged(world, Judgement.SLOW, summary="After the training loop", ranks=()))
     assert world.state.standstill == "After the training loop", "nobody would be stopped"

@@ -66,6 +66,33 @@ def test_another_batch_nearby_gets_its_second_try_as_well() -> None:
         assert start.skips == ((10, bad + 2),)
 
 
+def test_what_was_restored_may_be_told_after_its_first_step_was_bad() -> None:
+    """Found by hand: what the attempt before had left out was forgotten, and other batches were
+    left out by turns until the job ended."""
+    world = running(skip_batches=5)
+    broke(world, 12)
+    stopped(world, 13)
+    again(world, 12, restored=11)
+    broke(world, 12)
+    goes_on(world, 11)
+    assert skipping.spans(world.state) == ((11, 12),) and skipping.left(world.state) == 4
+    assert started(world, stopped(world, 12)).skips == ((11, 12),), "the next batch once more"
+    broke(world, 12)
+    goes_on(world, 11)
+    started(world, stopped(world, 12))
+    goes_on(world, 11)
+    assert skipping.spans(world.state) == ((11, 13),)
+
+
+def test_where_nobody_tells_what_was_restored_the_same_batches_are_left_out_once_more() -> None:
+    world = running(skip_batches=5)
+    broke(world, 12)
+    stopped(world, 13)
+    before = only(again(world, 12, restored=11), StartAttempt)
+    broke(world, 12)
+    assert started(world, stopped(world, 12)).skips == before.skips
+
+
 def test_what_is_used_up_ends_as_if_nothing_might_be_left_out() -> None:
     world = running(skip_batches=1)
     commit(world, 4)
@@ -76,7 +103,8 @@ def test_what_is_used_up_ends_as_if_nothing_might_be_left_out() -> None:
     assert skipping.left(world.state) == 0
     start = started(world, again(world, 12, restored=11))
     assert (start.restore_below, start.skips) == (5, ((11, 12),)), "an older checkpoint"
-    assert only(again(world, 12, restored=4), EndJob)
+    end = only(again(world, 12, restored=4), EndJob)
+    assert "restored; 1 batch was skipped, all that recovery.skip_batches allows: " in end.reason
 
 
 def test_scripts_that_report_no_steps_leave_nothing_out() -> None:
@@ -89,12 +117,13 @@ def test_scripts_that_report_no_steps_leave_nothing_out() -> None:
     bad=st.sets(st.integers(1, 20), max_size=4),
     every=st.integers(1, 4),
     killed=st.lists(st.integers(1, STEPS), max_size=3),
+    late=st.booleans(),
 )
 def test_no_bad_batch_is_trained_on_and_no_batch_is_left_out_for_nothing(
-    bad: set[int], every: int, killed: list[int]
+    bad: set[int], every: int, killed: list[int], late: bool
 ) -> None:
     """A script whose batches of these numbers make numbers bad, with a snapshot every few steps;
-    rank 1 is killed, too."""
+    rank 1 is killed, too. `late`: that a first step is bad is heard before what was restored."""
     world = running(skip_batches=100, max_restarts=1000)
     snapshots, deaths = {0: 0}, sorted(set(killed))  # steps → batches left out before
     spans: tuple[tuple[int, int], ...] = ()
@@ -103,8 +132,12 @@ def test_no_bad_batch_is_trained_on_and_no_batch_is_left_out_for_nothing(
     while True:
         saved = max(s for s in snapshots if below is None or s < below)
         snapshots = {s: n for s, n in snapshots.items() if s <= saved}
-        goes_on(world, saved, snapshots[saved])
+        before = snapshots[saved]
         step, skipped, fate = train(saved, snapshots, spans, every, bad, deaths)
+        early = late and fate == "bad" and step == saved + 1
+        if early:
+            broke(world, step)
+        goes_on(world, saved, before)
         if fate == "done":
             break
         if fate == "killed":
@@ -114,8 +147,9 @@ def test_no_bad_batch_is_trained_on_and_no_batch_is_left_out_for_nothing(
             world.tell(
                 MilestoneReached(attempt=world.state.attempt, milestone=Milestone.FIRST_STEP)
             )
-            broke(world, step)
-            doubted |= set(range(saved + snapshots[saved], step + skipped))
+            if not early:
+                broke(world, step)
+            doubted |= set(range(saved + before, step + skipped))
             start = started(world, stopped(world, step))
         spans, below = start.skips, start.restore_below
     numbers = {n for first, end in skipping.spans(world.state) for n in range(first, end)}

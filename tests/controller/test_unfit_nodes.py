@@ -261,7 +261,7 @@ def test_where_most_members_fail_their_checks_none_is_left() -> None:
     aborts(world)
     world.tell(NodesChecked(found={"a": MATMUL, "b": MATMUL}, attempt=3))
     assert not world.state.health and set(world.state.ranks.values()) == {"a", "b"}
-    assert "2 of 2 members that were checked have failed (" in noted(world)
+    assert "of 2 members checked, 2 failed (" in noted(world)
 
 
 def test_a_shared_folder_that_refuses_is_told_once_and_costs_nobody() -> None:

@@ -103,6 +103,13 @@ def _read_state(pid: int) -> str:
         return ""
 
 
+def group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
 def made(home: Path) -> Path:
     folder = home / "jobs" / "job"
     os.close(create(JOB, folder, now=1.0))
@@ -137,6 +144,49 @@ def test_before_a_record_goes_every_process_of_its_job_is_dead_whatever_its_card
     assert ended(known) and ended(damaged) and ended(missing)
     assert records.read_secret(folder) != token
     assert [path.name for path in folder.parent.iterdir()] == ["job"]
+
+
+def test_who_is_not_found_at_once_is_stopped_with_its_group_and_forks_nobody_meanwhile(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by hand: 128 processes that fork another and end were there after ten seconds. It was
+    told that SIGKILL does not end some zombies, and the next attempt began beside the others."""
+    folder = made(home)
+    marks = {"HOLDFAST_NODE": id_of(0), "HOLDFAST_JOB": "job", "HOLDFAST_JOB_DIR": str(folder)}
+    env, look, states = {**os.environ, **marks}, fencing._marks, list[str]()
+    with subprocess.Popen(["sleep", "600"], env=env, process_group=0) as leader:
+        late = subprocess.Popen(["sleep", "600"], env=env, process_group=leader.pid)
+
+        def found() -> dict[int, fencing._Marks]:
+            """Not the late one at the first look."""
+            while (state := _read_state(late.pid)) == "R":  # it begins, or is about to stop
+                pass
+            states.append(state)
+            return {pid: one for pid, one in look().items() if pid != late.pid or len(states) > 1}
+
+        monkeypatch.setattr(fencing, "_marks", found)
+        with late:
+            assert fence_nodes(folder, [id_of(0)]) == fencing.Fenced(2, ())
+            assert states[1] == "T" and ended(late)
+
+
+def test_a_group_that_others_belong_to_is_not_stopped(home: Path, node: Node) -> None:
+    folder = made(home)
+    mine = node(folder)
+    group = os.getpgid(mine.pid)
+    assert group == os.getpgrp(), "that of the tests"
+    assert fence_nodes(folder, [id_of(0)]).stuck == () and ended(mine)
+    with subprocess.Popen(["sleep", "600"], process_group=0) as other:
+        marks = {"HOLDFAST_NODE": id_of(1), "HOLDFAST_JOB": "job", "HOLDFAST_JOB_DIR": str(folder)}
+        env = {**os.environ, **marks}
+        with subprocess.Popen(["sleep", "600"], env=env, process_group=other.pid) as ours:
+            try:
+                assert fence_nodes(folder, [id_of(1)]).stuck == ()
+                assert ours.wait() == -signal.SIGKILL
+                assert _read_state(other.pid) in ("S", "R"), "it was not even stopped"
+            finally:
+                ours.kill()
+                other.kill()
 
 
 def test_a_job_of_the_same_name_below_another_home_is_never_touched(

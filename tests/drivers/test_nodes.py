@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.nodes import LINE_CHARS, ended_words
+from holdfast.drivers.nodes import LINE_CHARS, ended_words, silent_words
 
 TRACEBACK = b"agent: begins\nTraceback (most recent call last):\n  File x\nOSError: no room\n\n"
 
@@ -32,3 +32,21 @@ def test_the_end_of_an_agent_is_told(
 
 def test_an_agent_without_a_log_is_told_of_as_well(tmp_path: Path) -> None:
     assert ended_words(3, tmp_path / "none") == "its agent process ended with status 3"
+
+
+@pytest.mark.parametrize(
+    ("state", "running", "words"),
+    [
+        ("T", 1, "its process is stopped (state T)"),
+        ("D", 1, "its process is in uninterruptible sleep (state D)"),
+        (
+            "R",
+            131,
+            "its process waits for a processor: 131 processes or threads run on 2 processors",
+        ),
+        ("R", 3, ""),
+        ("S", 131, ""),
+    ],
+)
+def test_what_a_silent_agent_does_is_told(state: str, running: int, words: str) -> None:
+    assert silent_words(state, running, processors=2) == words

@@ -76,7 +76,7 @@ def test_a_job_that_ends_within_an_incident_says_both() -> None:
     told = it.look(1)
     assert [n.event for n in told] == ["incident", "ended"]
     assert told[0].text.endswith("; the job has ended")
-    assert told[1].text == "gave_up: no node is left; ETTR 90.0 %, 1 incidents"
+    assert told[1].text == "gave_up: no node is left; ETTR 90.0 %, 1 incident"
     assert it.look(1) == []
 
 

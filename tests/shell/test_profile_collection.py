@@ -115,7 +115,7 @@ def test_a_second_profile_is_refused_until_the_first_is_over(site: Site) -> None
 
 def test_a_rank_that_does_not_exist_and_a_job_that_does_not_train_are_refused(site: Site) -> None:
     site.ask(0, 2)
-    assert site.reply.refused == "it has no rank 2: there are 2 ranks"
+    assert site.reply.refused == "it has no rank 2, only 2 ranks"
     assert site.orders(site.a) == []
     waiting, replies = Scene(), list[ToClient]()
     waiting.shell.client(AskProfile(wish=ProfileRequest(id="x")), replies.append)

@@ -5,6 +5,8 @@ referees see that nothing of an old attempt trains, writes or commits, that nobo
 is well, and that the job trains again once it is calm.
 """
 
+import re
+
 import msgspec
 import pytest
 
@@ -106,10 +108,12 @@ def test_updates_have_come_while_it_recovered() -> None:
 
 
 def test_the_size_has_changed_and_nodes_were_lost_meanwhile() -> None:
-    world = lived(world_of("a size that changes while nodes are lost", 0, loses=True))
+    world = lived(world_of("a size that changes while nodes are lost", 1, loses=True))
     assert world.control is not None
     told = {one.action for i in world.control.state.incidents for one in i.actions}
     assert "Shrink" in told
+    wrong = re.findall(rb"[^\d.,]1 (?:more )?(?:nodes|ranks|steps|restarts)\b", world.book.lines)
+    assert wrong == []
 
 
 def test_nodes_were_lost_while_an_attempt_saved_to_change_its_size() -> None:

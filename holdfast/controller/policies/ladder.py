@@ -23,6 +23,7 @@ import msgspec
 from holdfast.actions import Outcome
 from holdfast.controller.policies import held_back, outages, poison, replace, restart, shrink, waits
 from holdfast.controller.policies.situation import Rung, Situation, Weighed
+from holdfast.counts import count
 from holdfast.events import Severity
 
 ALERTS = 2  # of one kind and device are a fault
@@ -80,7 +81,7 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
         known = history.restored is not None
         after = f", after step {history.restored} was restored" if known else ""
         again = f"at step {trouble.bad_step} again{after}"
-        return Outcome.FAILED, f"numbers were not finite {again}: {trouble.summary}"
+        return Outcome.FAILED, f"numbers were not finite {again}{_skipped(s)}: {trouble.summary}"
     if trouble.final:
         return Outcome.FAILED, trouble.summary
     if history.again and not may_repeat(s) and not asks_state(s):
@@ -92,7 +93,7 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
     if not trouble.ended or outages.may_outwait(s) or (kept(s) and held_back.is_free(s)):
         return None
     if history.restarts >= means.max_restarts:
-        account = f"{_cap_text(means.max_restarts, means.window_s)}; last: {trouble.summary}"
+        account = f"{cap_text(means.max_restarts, means.window_s)}; last: {trouble.summary}"
     elif history.barren >= means.max_restarts and not trouble.environment:  # each of them was slow
         account = f"{outages.restarts_text(s)} in a row without progress; last: {trouble.summary}"
     else:
@@ -100,15 +101,21 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
     return Outcome.FAILED if trouble.user_error else Outcome.GAVE_UP, account
 
 
-def _cap_text(most: int, window_s: float) -> str:
+def cap_text(most: int, window_s: float) -> str:
+    """That no restart is left."""
     if most == 0:
         return "no restart is allowed"
-    within = f"{most} restart{'s' if most != 1 else ''} in {window_s:g} s"
+    within = f"{count(most, 'restart')} in {window_s:g} s"
     return (
         f"{within} is allowed, and was used"
         if most == 1
         else f"{within} are allowed, all of them used"
     )
+
+
+def _skipped(s: Situation) -> str:
+    some = count(s.means.skipped, "batch was", "batches were")
+    return f"; {some} skipped, all that recovery.skip_batches allows" if s.means.skipped else ""
 
 
 def asks_code(s: Situation) -> str:
@@ -154,10 +161,10 @@ def _wants(s: Situation) -> str:
     if trouble.trains and not (trouble.faulty and means.spares):
         return ""
     faults, limit = s.history.faults, means.replace_after
-    count = max(faults, limit) if trouble.faulty else faults
-    if not replace.wanted(count, limit, spares=means.spares, fruitless=s.history.fruitless):
+    worth = max(faults, limit) if trouble.faulty else faults
+    if not replace.wanted(worth, limit, spares=means.spares, fruitless=s.history.fruitless):
         return ""
-    often = f"{faults} device faults within {replace.WINDOW_S:g} s"
+    often = f"{count(faults, 'device fault')} within {replace.WINDOW_S:g} s"
     return _said(s) if trouble.faulty else often
 
 
@@ -230,9 +237,9 @@ def asks_growth(s: Situation) -> str:
     if s.trouble.cause != RESIZED or not s.trouble.trains or waits.more(s) <= 0:
         return ""
     since_s = s.prices.since_change_s
-    if since_s is not None and since_s < waits.grow_wait_s(s) - waits.ROUNDING_S:
+    if since_s is not None and since_s < waits.grow_wait_s(s) - replace.ROUNDING_S:
         return ""
-    return f"{waits.more(s)} more {'is' if waits.more(s) == 1 else 'are'} ready"
+    return f"{count(waits.more(s), 'more is', 'more are')} ready"
 
 
 def may_repeat(s: Situation) -> bool:
@@ -337,9 +344,8 @@ def _restart(s: Situation) -> Weighed:
 
 def _nobody(s: Situation) -> str:
     """Why the same nodes cannot just start again."""
-    vacant = s.means.vacant
-    if vacant:
-        return f"{vacant} node rank{'s' if vacant > 1 else ''} without a node"
+    if s.means.vacant:
+        return f"{count(s.means.vacant, 'node rank')} without a node"
     return held_back.hopeless(s) if kept(s) else ""
 
 
@@ -392,16 +398,15 @@ def _replace(s: Situation) -> Weighed:
     arrival_s = s.prices.arrival_s / (max(1, means.size) if there else 1)  # of one node, or of all
     move_s = max(0.0, s.prices.move_s - s.prices.start_s)
     cost_s = delay_s(s) + _again_s(s) + move_s + arrival_s
-    count = means.waiting
-    reason = leave or f"{count} node{'s wait' if count != 1 else ' waits'} for a rank{_cold(s)}"
+    wait = count(means.waiting, "node waits", "nodes wait")
+    reason = leave or f"{wait} for a rank{_cold(s)}"
     return Weighed(Rung.REPLACE, cost_s, against, reason)
 
 
 def _cold(s: Situation) -> str:
     """That not all of those who wait are warm."""
-    cold = s.means.cold
-    count = f"{cold} node{'s' if cold != 1 else ''}"
-    return f"; the workers of {count} are not ready yet" if cold else ""
+    some = count(s.means.cold, "node")
+    return f"; the workers of {some} are not ready yet" if s.means.cold else ""
 
 
 def _suspects(s: Situation) -> bool:
@@ -518,8 +523,8 @@ def _wait(s: Situation) -> Weighed:
         progress = "" if _nobody(s) else f"attempts with {s.trouble.node} make progress"
         return held_back.weighed(s, _again_s(s), _first(_over(s), _asks_older(s), progress))
     none = "no more nodes are expected" if s.trouble.alone else ""
-    overdue = _shrinkable(s) and prices.waited_s >= waits.patience_s(s) - waits.ROUNDING_S
-    even = f"continuing with {s.means.left} nodes costs less than waiting"
+    overdue = _shrinkable(s) and prices.waited_s >= waits.patience_s(s) - replace.ROUNDING_S
+    even = f"continuing with {count(s.means.left, 'node')} costs less than waiting"
     against = _first(_stays_short(s), none, even if overdue else "")
     cost_s = _expected_s(s) + _again_s(s)
     known = f"nodes are expected in {_expected_s(s):.3g} s"
@@ -542,11 +547,11 @@ def _shrinkable(s: Situation) -> bool:
 
 def _shrink(s: Situation) -> Weighed:
     means, change_s = s.means, s.prices.change_s
-    few = f"{means.left} nodes left, at least {means.fewest} needed"
+    few = f"{count(means.left, 'node')} left, at least {means.fewest} needed"
     against = _first(_stays_short(s), "" if _shrinkable(s) else few)
     short_s = (_expected_s(s) - change_s) * means.missing / max(1, means.size)
     cost_s = 2 * change_s + short_s + _again_s(s)
-    told = f"{means.missing} of {means.size} nodes missing, {_arrivals(s)}"
+    told = f"{means.missing} of {count(means.size, 'node')} missing, {_arrivals(s)}"
     even_s = shrink.break_even_s(means.size, means.missing, change_s)
     pays = f"a resize costs {change_s:.3g} s: worth waiting up to {even_s:.3g} s"
     return Weighed(Rung.SHRINK, cost_s, against, f"{told}; {pays}")

@@ -6,8 +6,9 @@ restarts without any as somebody has asked for.
 """
 
 from holdfast.controller.policies import restart
+from holdfast.controller.policies.replace import ROUNDING_S
 from holdfast.controller.policies.situation import Situation
-from holdfast.controller.policies.waits import ROUNDING_S
+from holdfast.counts import count
 
 
 def delay_s(s: Situation) -> float:
@@ -39,8 +40,7 @@ def through(s: Situation) -> str:
 
 def restarts_text(s: Situation) -> str:
     """The same in words."""
-    barren = s.history.barren
-    return f"{barren} restart{'s' if barren != 1 else ''}"
+    return count(s.history.barren, "restart")
 
 
 def may_outwait(s: Situation) -> bool:

@@ -111,6 +111,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     held: str = ""  # why no node is left for what it is blamed for: too many were just before
     held_s: float = 0.0  # until that is over
     skips: int = 0  # batches that may yet be left out
+    skipped: int = 0  # that were
     checks: bool = False  # machines may be checked while nothing trains
     repeats: bool = False  # groups of nodes may repeat a step, and can
     stragglers: bool = False  # are replaced

@@ -7,8 +7,6 @@ both always rest on the same times.
 from holdfast.controller.policies import shrink
 from holdfast.controller.policies.situation import Situation
 
-ROUNDING_S = 0.001  # of sums of seconds since the epoch
-
 
 def patience_s(s: Situation) -> float:
     """How long to wait for missing nodes before training without them."""

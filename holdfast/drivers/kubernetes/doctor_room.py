@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.counts import count
 from holdfast.drivers.kubernetes.cluster import NODES, PODS, QUOTAS, DeniedError
 from holdfast.drivers.kubernetes.doctor import ClusterCheck, Patient
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
@@ -204,8 +205,9 @@ def _short(request: Request, have: Room) -> str:
     """How many nodes short, and of what."""
     short = request.pods - have.nodes
     what = sorted(have.lacking, key=lambda name: -have.lacking[name])
-    of = f": {have.lacking[what[0]]} machines have insufficient {what[0]}" if what else ""
-    return f"; {short} {'node' if short == 1 else 'nodes'} short{of}"
+    lack = "machine has", "machines have"
+    of = f": {count(have.lacking[what[0]], *lack)} insufficient {what[0]}" if what else ""
+    return f"; {count(short, 'node')} short{of}"
 
 
 def _remedy(have: Room) -> str:

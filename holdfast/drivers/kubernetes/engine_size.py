@@ -14,6 +14,7 @@ import asyncio
 import copy
 
 from holdfast.controller import State
+from holdfast.counts import count
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster, InvalidError
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.consequences import resized
@@ -76,20 +77,20 @@ class EngineSize:
         say(f"cannot resize {engine} {self._request.name}: {told}")
 
     async def _settle(self) -> None:
-        kind, count = main_object(self._request), self.count()
+        kind, pods = main_object(self._request), self.count()
         assert kind is not None, "an engine with an object"
         if self._state.ended:
             return
         now = asyncio.get_running_loop().time()
-        if count == self._known and now - self._read_at < KNOWN_S:
+        if pods == self._known and now - self._read_at < KNOWN_S:
             return
         found = await self._cluster.get(kind, self._request.name)
         self._known, self._read_at = size_in(self._request.engine, found), now
-        if count != self._known:
-            say(f"{kind.kind} {self._request.name}: from {self._known} to {count} pods")
-            patch = sized(self._request.engine, count, found)
+        if pods != self._known:
+            say(f"{kind.kind} {self._request.name}: from {self._known} to {count(pods, 'pod')}")
+            patch = sized(self._request.engine, pods, found)
             await self._cluster.patch(kind, self._request.name, patch)
-            self._known = count
+            self._known = pods
 
     def count(self) -> int:
         """Pods that it should have: what is wanted, and none less than keeps who trains."""

@@ -253,7 +253,8 @@ def summary(pods: Iterable[Pod], wanted: int, queue: str = "") -> str | None:
         reasons[f"{held}the engine to create {them}"] += missing
     if not reasons:
         return None
-    told = [f"{count} of {wanted} nodes wait for {why}" for why, count in reasons.most_common(3)]
+    wait = "node waits" if wanted == 1 else "nodes wait"
+    told = [f"{some} of {wanted} {wait} for {why}" for why, some in reasons.most_common(3)]
     return "; ".join(told)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from holdfast.counts import count
 from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
     CRON_JOBS,
@@ -75,7 +76,7 @@ async def _freed(cluster: Cluster, seen: Look, request: Request) -> list[str]:
         return [f"{kind.kind} {seen.name} is resumed"]
     freed = [await _ungated(cluster, pod) for pod in seen.nodes]
     await _restart(cluster, seen.controllers)  # so that it reads the file anew
-    return [f"{sum(freed)} pods may start"]
+    return [f"{count(sum(freed), 'pod')} may start"]
 
 
 async def _unsuspended_file(cluster: Cluster, job: str) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SPARE, LAUNCHER = "spare", "launcher"
 TRAINS = frozenset(("node", SPARE))
 ROLE = "holdfast.dev/role"
+GONE_KEPT = 4096  # pods that are remembered: far more than go while one is made
 CLOSING = "closing"  # phase of a job whose nodes end by themselves
 LINGERING_MIN = 8  # so many pods on their way out keep no job, however small, from new ones
 
@@ -59,18 +60,21 @@ class Restarts:
 
     def __init__(self, state: "State", pods: Mapping[str, Pod]) -> None:
         self._state, self._pods = state, pods
-        self._since: dict[str, int] = {}  # by node
+        self._since: dict[str, dict[str, int]] = {}  # by UID and node
         self._seen: dict[str, int] = {}  # by UID
 
     def joined(self, node: str) -> None:
         """It is in the container that runs now."""
         pod = self._pods.get(uid_of(node))
-        self._since[node] = pod.restarts if pod is not None else 0
+        known = self._since.setdefault(uid_of(node), {})
+        known[node] = pod.restarts if pod is not None else 0
 
     def ended(self, pod: Pod, connected: Callable[[], Collection[str]]) -> list[Gone]:
         """Nodes of a pod as it is now whose container has ended. One that is connected has joined
         before the API has told of the start of its container; of those of a former controller it is
         not known in which one they are."""
+        if pod.uid not in self._pods:  # its nodes have ended with it
+            return []
         before = self._seen.get(pod.uid)
         self._seen[pod.uid] = pod.restarts
         if pod.restarts == (before or 0):
@@ -79,8 +83,14 @@ class Restarts:
         alive = here if before is None else connected()
         gone = [n for n in here if n not in alive and pod.restarts > self._count(n)]
         told = [Gone(n, ended_before(pod, self._count(n))) for n in gone]
-        self._since |= {n: pod.restarts for n in here if n not in gone}
+        known = self._since.setdefault(pod.uid, {})
+        known |= {n: pod.restarts for n in here if n not in gone}
         return told
+
+    def forget(self, pod: Pod) -> None:
+        """It is gone, and no container is started in it any more."""
+        self._seen.pop(pod.uid, None)
+        self._since.pop(pod.uid, None)
 
     def goes_on(self, node: str) -> bool:
         """Whether another container runs in its pod now."""
@@ -97,8 +107,8 @@ class Restarts:
 
     def _count(self, node: str) -> int:
         """One that never joined is named after its kubelet's count."""
-        number = node.partition(".")[2]
-        return self._since.get(node, int(number) - 1 if number else 0)
+        uid, _, number = node.partition(".")
+        return self._since.get(uid, {}).get(node, int(number) - 1 if number else 0)
 
 
 class SpentPods:
@@ -130,7 +140,7 @@ class Roster:
         self._launchers: dict[str, Pod] = {}
         self._highest = -1  # number at the end of a pod's name
         self.restarts = Restarts(state, self.pods)
-        self.shown: set[str] = set()  # UIDs of all pods that were ever seen
+        self.gone: dict[str, None] = {}  # UIDs of pods that were seen and are, the newest last
         self.withdrawn: set[str] = set()  # UIDs of pods that we delete before they have a machine
         self.snatched = 0  # pods that others deleted so early, since the last one got a machine
         self._untold: set[str] = set()  # nodes that are gone, as the controller may not know yet
@@ -155,12 +165,17 @@ class Roster:
         """A pod that is gone for good. One that was deleted before it had a machine, by us or by
         others, was no node that failed: another is made in its place."""
         self._launchers.pop(pod.uid, None)
-        self.shown.add(pod.uid)
+        withdrawn = pod.uid in self.withdrawn
+        self.withdrawn.discard(pod.uid)
+        self.restarts.forget(pod)
+        self.gone[pod.uid] = None
+        if len(self.gone) > GONE_KEPT:
+            del self.gone[next(iter(self.gone))]
         if self.pods.pop(pod.uid, None) is None:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid]
         if not (pod.spec.node_name or known or pod.ended):
-            self.snatched += pod.uid not in self.withdrawn
+            self.snatched += not withdrawn
             return []
         gone = [n for n in known or [life(pod)] if n not in self._state.lost]
         self._untold.update(gone)
@@ -272,7 +287,6 @@ class Roster:
         return None if others else self.pods.get(uid)
 
     def _count(self, pod: Pod) -> None:
-        self.shown.add(pod.uid)
         tail = pod.metadata.name.rpartition("-")[2]
         if tail.isdigit():
             self._highest = max(self._highest, int(tail))

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from holdfast.controller import State
+from holdfast.counts import count
 from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
@@ -112,6 +113,8 @@ class Supply:
             return
         for pod in self._machines.outdated(self._roster.pods.values()):
             name, version = pod.metadata.name, pod.metadata.resource_version
+            if pod.uid not in self._roster.pods:
+                continue  # it has gone meanwhile
             self._roster.withdrawn.add(pod.uid)
             try:
                 await self._cluster.delete(PODS, name, uid=pod.uid, version=version)
@@ -191,8 +194,10 @@ class Supply:
         return min(missing, room) - len(self._unseen())
 
     def _unseen(self) -> dict[str, str]:
-        shown = self._roster.shown
-        self._made = {name: uid for name, uid in self._made.items() if uid not in shown}
+        pods, gone = self._roster.pods, self._roster.gone
+        self._made = {
+            n: uid for n, uid in self._made.items() if uid not in pods and uid not in gone
+        }
         return self._made
 
     async def _look_for_unseen(self) -> None:
@@ -221,4 +226,5 @@ class Supply:
             return f"pods to get a machine ({self._snatched} were deleted before that, by others)"
         if self._roster.missing() <= len(self._unseen()) or self._lacking() > 0:
             return None
-        return f"{self._roster.useless()} pods to be deleted (terminating or removed from the job)"
+        pods = count(self._roster.useless(), "pod")
+        return f"{pods} to be deleted (terminating or removed from the job)"

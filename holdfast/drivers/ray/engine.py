@@ -142,6 +142,10 @@ class RayAgent:
         self.begun: Placed | None = None
         self._life: asyncio.Task[None] | None = None
 
+    def does(self) -> str:
+        """Its machine would have to be asked."""
+        return ""
+
     def watch(
         self, on_begin: Callable[[], None], on_end: Callable[["RayAgent", str], None]
     ) -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from holdfast.counts import count
 from holdfast.dimensions import Dimensions
 from holdfast.errors import Error
 from holdfast.train.layouts.agreement import require_same_gradients
@@ -146,9 +147,10 @@ class Stepper:
         assert targets is not None and loss is not None
         parts = max(share.parts, self._fewest)
         if len(targets) % parts:
+            batch_size = count(len(targets), "sample")
             raise Error(
                 "layout-invalid",
-                f"a batch of {len(targets)} samples cannot be divided into {parts} micro-batches",
+                f"a batch of {batch_size} cannot be divided into {parts} micro-batches",
                 why="a pipeline needs micro-batches of the same size, at least as many as "
                 "parallel.pp, and as many as parallel.accumulate",
                 help=f"use a batch size that is a multiple of {parts}",

@@ -135,7 +135,7 @@ def test_a_job_says_it_in_one_line() -> None:
     assert summary([*pods[1:3], spare], 2) == "3 of 3 nodes wait for its containers to be created"
     gated = [condition("PodScheduled", "False", "SchedulingGated")]
     held = [pod("f", machine="", state={}, conditions=gated)]
-    assert summary(held, 1, "team-a") == "1 of 1 nodes wait for queue team-a of Kueue to admit it"
+    assert summary(held, 1, "team-a") == "1 of 1 node waits for queue team-a of Kueue to admit it"
     assert summary([], 2, "team-a") == (
         "2 of 2 nodes wait for queue team-a of Kueue to admit them, or the engine to create them"
     )

@@ -214,7 +214,7 @@ def test_our_gate_is_taken_off_pods_and_that_of_a_queue_stays() -> None:
         held = node("run-0", "true")
         held["spec"]["schedulingGates"] = [{"name": GATE}, {"name": "kueue.x-k8s.io/admission"}]
         await api.create(held)
-        assert (await resume(api, await look(api, "run")))[0] == "1 pods may start"
+        assert (await resume(api, await look(api, "run")))[0] == "1 pod may start"
         gates = it.store.get(PODS, "default", "run-0")["spec"]["schedulingGates"]
         assert gates == [{"name": "kueue.x-k8s.io/admission"}]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.controller import Limits, Phase
 from holdfast.controller.state import Node, State
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.roster import Gone, Roster, life, uid_of
+from holdfast.drivers.kubernetes.roster import GONE_KEPT, Gone, Roster, life, uid_of
 from holdfast.events import NodeJoined, NodeLeft, NodeLost, NodeLostReason, NodeReady, Store
 from tests.drivers.kubernetes.seen import RUNS, condition, ended, pod
 
@@ -370,3 +370,20 @@ def test_at_the_end_pods_are_awaited_that_still_run_and_are_not_on_their_way_out
     assert not roster.running()
     roster.see(pod("b", leaving=True))
     assert not roster.running()
+
+
+def test_of_pods_that_are_gone_only_the_newest_are_remembered() -> None:
+    """A controller lives for months, and pods come and go all the time."""
+    roster = Roster(state())
+    for number in range(2 * GONE_KEPT):
+        seen = pod(f"run-{number}", restarts=number % 2, machine="")
+        roster.see(seen)
+        roster.restarts.joined(life(seen))
+        roster.restarts.ended(seen, list)
+        roster.withdrawn.add(seen.uid)
+        over = ended(f"run-{number}", machine="", restarts=number % 2)
+        assert roster.see(over) == [], "it was withdrawn"
+        assert roster.lose(over) == roster.restarts.ended(over, list) == []
+    kept = [*vars(roster).values(), *vars(roster.restarts).values()]
+    assert max(len(one) for one in kept if isinstance(one, dict | set)) == GONE_KEPT
+    assert f"uid-run-{2 * GONE_KEPT - 1}" in roster.gone and "uid-run-0" not in roster.gone

@@ -96,6 +96,7 @@ def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> Non
     lost = [one for one in told if isinstance(one, NodeLost)]
     (its,) = (one for one in lost if one.node.startswith(f"{victim}-"))
     assert its.reason is NodeLostReason.SILENT and "heartbeat" in its.detail
+    assert its.detail.endswith("; its process is stopped (state T)")
     if len(lost) == 1:  # others are silent for so long where there is no processor for them
         (incident,) = job.incidents()
         assert (incident.cause, incident.node) == ("node-lost", victim)
