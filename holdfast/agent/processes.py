@@ -108,15 +108,19 @@ def group_of(pid: int) -> int:
         return 0
 
 
-def kill_all(pids: Set[int], spared: Set[int], groups: Set[int]) -> None:
+def kill_all(found: Set[int], spared: Set[int], groups: Set[int]) -> None:
     """SIGKILL to these processes but the `spared` of them. Their `groups`, to which nobody else
-    belongs, are stopped before: who forks another and ends at once would never be found."""
-    for group in groups - {0, 1, os.getpgrp()}:
+    belonged when they were found, are stopped before: who forks another and ends at once would
+    never be found. Whoever was forked meanwhile goes with its group, before it says whose it is."""
+    stopped = groups - {0, 1, os.getpgrp()}
+    for group in stopped:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGSTOP)
-    for pid in pids - spared:
+    late = {pid for pid in pids() if group_of(pid) in stopped} - found if stopped else set()
+    cleaning = (found & spared) | cleaners.among(late)
+    for pid in (found | late) - cleaning:
         signal_one(pid, signal.SIGKILL)
-    for pid in pids & spared:
+    for pid in cleaning:
         signal_one(pid, signal.SIGCONT)
 
 

@@ -174,7 +174,7 @@ class Roster:
         if self.pods.pop(pod.uid, None) is None:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid]
-        if not (pod.spec.node_name or known or pod.ended):
+        if not (pod.spec.node_name or known) and (withdrawn or not pod.ended):
             self.snatched += not withdrawn
             return []
         gone = [n for n in known or [life(pod)] if n not in self._state.lost]

@@ -487,7 +487,7 @@ def test_code_that_no_config_map_holds_alone_arrives_whole(tmp_path: Path) -> No
     async def play() -> None:
         command = [sys.executable, "check.py"]
         keys: dict[str, Any] = {"command": command, "image": {"name": "img:1", "root": True}}
-        async with running("job", tmp_path, light=True, **keys) as site:
+        async with running("job", tmp_path, light=True, restricted=False, **keys) as site:
             await site.ends("succeeded")
             maps = [b for k, b in site.it.store.everything() if "code-" in b["metadata"]["name"]]
             assert len(maps) > 2

@@ -112,7 +112,7 @@ def test_where_attempts_make_no_progress_a_machine_that_fails_its_checks_is_repl
             "checkpoints": {"local": {"host_path": "/mnt/disk", "every_s": 3600}},
             "recovery": {"check": "quick"},
         }
-        async with running("pods", tmp_path, light=True, **keys) as site:
+        async with running("pods", tmp_path, light=True, restricted=False, **keys) as site:
             await story(site)
 
     asyncio.run(play())
