@@ -28,6 +28,7 @@ from holdfast.errors import Error
 FOLDER = "code"  # where bundles lie, in the folder of a job
 STARTED, FIRST = "started", "first"  # files there: see `drivers/started_code.py`
 FOLDER_BYTES = 200_000_000
+FASTEST, SMALLEST = 1, 9  # what is kept beside the first start of a job is to cost it little
 SMALL_BYTES, SMALL_FILES = 20_000_000, 5_000  # of a folder that is kept without being asked for
 MOST_BYTES = 32_000_000  # compressed; etcd, which keeps it, has 2 GiB for a whole cluster
 LEFT_OUT = frozenset(("__pycache__", "node_modules", "venv", "env", "wandb"))
@@ -64,7 +65,7 @@ def bundle_if_small(folder: Path) -> bytes:
     found = {path: path.stat() for path in some}
     size = sum(stat.st_size for stat in found.values())
     small = len(found) <= SMALL_FILES and size <= SMALL_BYTES
-    return _packed(folder, found) if small else b""
+    return _packed(folder, found, FASTEST) if small else b""
 
 
 def _stats(folder: Path) -> dict[Path, os.stat_result]:
@@ -90,10 +91,10 @@ def _stamp(stat: os.stat_result | None) -> tuple[int, ...] | None:
     return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat is not None else None
 
 
-def _packed(folder: Path, files: Mapping[Path, os.stat_result]) -> bytes:
+def _packed(folder: Path, files: Mapping[Path, os.stat_result], level: int = SMALLEST) -> bytes:
     found = io.BytesIO()
     with (
-        gzip.GzipFile(fileobj=found, mode="wb", mtime=0) as packed,
+        gzip.GzipFile(fileobj=found, mode="wb", compresslevel=level, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for path, stat in files.items():
