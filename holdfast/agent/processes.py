@@ -77,7 +77,7 @@ def signal_group(pid: int, sig: int) -> None:
     Only for a child that has not been reaped.
     """
     if sig == signal.SIGKILL and cleaners.among(_group(pid)):
-        _kill_all_but_cleaners(pid)
+        kill_all({pid}, set(), {pid})
         return
     try:
         os.killpg(pid, sig)
@@ -85,19 +85,6 @@ def signal_group(pid: int, sig: int) -> None:
             os.kill(pid, sig)
     except ProcessLookupError:
         signal_one(pid, sig)
-
-
-def _kill_all_but_cleaners(leader: int) -> None:
-    """One by one, once all are stopped: who could fork another meanwhile would be found too late
-    for as long as it does. The kernel lets nobody fork who has been sent a signal to its group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGSTOP)
-    members = _group(leader)
-    spared = cleaners.among(members)
-    for pid in {leader, *members} - spared:
-        signal_one(pid, signal.SIGKILL)
-    for pid in spared:
-        signal_one(pid, signal.SIGCONT)
 
 
 def group_of(pid: int) -> int:
@@ -111,7 +98,8 @@ def group_of(pid: int) -> int:
 def kill_all(found: Set[int], spared: Set[int], groups: Set[int]) -> None:
     """SIGKILL to these processes but the `spared` of them. Their `groups`, to which nobody else
     belonged when they were found, are stopped before: who forks another and ends at once would
-    never be found. Whoever was forked meanwhile goes with its group, before it says whose it is."""
+    never be found; the kernel lets nobody fork who has been sent a signal to its group. Whoever is
+    in a group and was not found goes with it, before it says whose it is, but for cleaners."""
     stopped = groups - {0, 1, os.getpgrp()}
     for group in stopped:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -7,6 +7,7 @@ part of it would cost that time and keep nobody.
 """
 
 from holdfast.controller.state import State
+from holdfast.counts import count
 from holdfast.events import AttemptStopped
 
 LEEWAY = 1.5  # times a step
@@ -27,10 +28,10 @@ def _most_s(state: State) -> float:
 
 def replaced(state: State, stopped: AttemptStopped) -> str:
     """Why workers that could have been kept were not; empty if none was wanted, or all were."""
-    order, count = state.stop, stopped.unkept
-    if order is None or order.park_s is None or not count:
+    order = state.stop
+    if order is None or order.park_s is None or not stopped.unkept:
         return ""
-    who = f"{count} workers" if count > 1 else "1 worker"
+    who = count(stopped.unkept, "worker")
     if order.park_s > 0:
         return f"{who} did not reach the end of the step within {order.park_s:.3g} s"
     longest_s, step_s = _most_s(state), state.times.step_s or 0.0

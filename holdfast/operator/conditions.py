@@ -5,9 +5,10 @@ changed, the digest of the spec that runs and the runs before this one are kept.
 those that `kubectl wait` and queues look for; the phase is one word for people.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
+from holdfast.drivers.kubernetes.cluster import timestamp
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.operator.decide import Decision, Step
 from holdfast.operator.definition import CONDITIONS, HISTORY
@@ -53,7 +54,7 @@ def status_of(
         **_numbers(record, nodes, suspended=phase == "Suspended"),
     }
     if outcome is not None:
-        found["completionTime"] = old.get("completionTime") or stamp(now)
+        found["completionTime"] = old.get("completionTime") or timestamp(now)
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -77,7 +78,7 @@ def _numbers(record: JobStatus | None, nodes: int, *, suspended: bool) -> Body:
         "incidents": record.incidents_count,
         "attempt": record.attempt,
         "why": record.why,
-        "startTime": stamp(record.started_at),
+        "startTime": timestamp(record.started_at),
     }
 
 
@@ -94,8 +95,8 @@ def _history(old: Body, decision: Decision, record: JobStatus | None) -> list[Bo
 
 def _run(record: JobStatus) -> Body:
     said = {
-        "startTime": stamp(record.started_at),
-        "endTime": stamp(record.started_at + record.wall_s),
+        "startTime": timestamp(record.started_at),
+        "endTime": timestamp(record.started_at + record.wall_s),
         "outcome": record.outcome,
         "step": record.step,
         "ettr": round(record.ettr, 4),
@@ -145,7 +146,7 @@ def _conditions(
                 "reason": fact.reason,
                 "message": fact.message[:1024],
                 "observedGeneration": generation,
-                "lastTransitionTime": last["lastTransitionTime"] if kept else stamp(now),
+                "lastTransitionTime": last["lastTransitionTime"] if kept else timestamp(now),
             }
         )
     return found
@@ -154,11 +155,6 @@ def _conditions(
 def _marks(condition: Body) -> bool:
     """Since when a stop is under way has to be known, though the condition is false before too."""
     return bool(condition.get("reason") == "Stopping")
-
-
-def stamp(at: float) -> str:
-    """A time as Kubernetes writes it."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds(text: str | None) -> float | None:

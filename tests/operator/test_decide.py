@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.drivers.kubernetes.cluster import timestamp
 from holdfast.messages import UpdateJob
-from holdfast.operator.conditions import seconds, stamp, status_of
+from holdfast.operator.conditions import seconds, status_of
 from holdfast.operator.decide import Known, Step, decide
 from holdfast.operator.definition import CONDITIONS, STATUS
 from holdfast.operator.events import said
@@ -201,15 +202,15 @@ def test_the_end_is_a_condition(outcome: str, phase: str, complete: str, failed:
     found = told(ended(outcome))
     marks = {c["type"]: c["status"] for c in found["conditions"]}
     assert (found["phase"], marks["Complete"], marks["Failed"]) == (phase, complete, failed)
-    assert found["completionTime"] == stamp(NOW)
+    assert found["completionTime"] == timestamp(NOW)
 
 
 def test_a_changed_condition_has_a_new_time_and_the_others_keep_theirs() -> None:
     first = told(RUNS)
     later = replace(RUNS, status={**first, "startedSpec": "d"}, record=record("recovering"))
     times = {c["type"]: c["lastTransitionTime"] for c in told(later, at=NOW + 60)["conditions"]}
-    assert times["Recovering"] == times["Running"] == stamp(NOW + 60)
-    assert times["Accepted"] == stamp(NOW)
+    assert times["Recovering"] == times["Running"] == timestamp(NOW + 60)
+    assert times["Accepted"] == timestamp(NOW)
 
 
 def test_events_tell_of_phases_restarts_and_waiting() -> None:
@@ -224,5 +225,5 @@ def test_events_tell_of_phases_restarts_and_waiting() -> None:
 
 
 def test_times_are_read_as_they_are_written() -> None:
-    assert seconds(stamp(NOW)) == NOW
+    assert seconds(timestamp(NOW)) == NOW
     assert seconds(None) is None

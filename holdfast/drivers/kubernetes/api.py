@@ -14,7 +14,6 @@ import random
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import httpx2
@@ -35,6 +34,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Listed,
     NotFoundError,
     kind_of,
+    timestamp,
 )
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.errors import Error
@@ -218,7 +218,7 @@ class Api:
         """Lines of a container's log, as long as it runs if they are followed."""
         query = {"container": container, **({"follow": "true"} if follow else {})}
         query |= {} if tail is None else {"tailLines": str(tail)}
-        query |= {} if since is None else {"sinceTime": _rfc3339(since)}
+        query |= {} if since is None else {"sinceTime": timestamp(since)}
         timeout = httpx2.Timeout(None if follow else 30.0, connect=5.0)
         path = f"{self._path(PODS, None, pod)}/log"
         async with self._stream(path, query, timeout) as response:
@@ -485,7 +485,3 @@ def _only(uid: str | None, grace_s: int | None, version: str | None = None) -> B
     only = {key: value for key, value in given.items() if value is not None}
     found: Body = {"preconditions": only} if only else {}
     return found if grace_s is None else {**found, "gracePeriodSeconds": grace_s}
-
-
-def _rfc3339(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,6 +5,7 @@ msgspec struct with the few fields it needs, and nothing else is decoded.
 """
 
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from holdfast.drivers.kubernetes.manifests.request import Body
@@ -12,6 +13,11 @@ from holdfast.drivers.kubernetes.manifests.request import Body
 T = TypeVar("T")
 
 FIELD_MANAGER = "holdfast"
+
+
+def timestamp(at: float) -> str:
+    """Seconds since the epoch as Kubernetes writes a time."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Kind(NamedTuple):

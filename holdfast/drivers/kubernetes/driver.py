@@ -37,14 +37,14 @@ from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
 from holdfast.drivers.kubernetes.machine_notes import MachineNotes
 from holdfast.drivers.kubernetes.machine_watch import MachineWatch
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
-from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.origin import JobOrigin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.published_stacks import PublishedStacks, Respondents
 from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.removal import Removal
-from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
+from holdfast.drivers.kubernetes.roster import TRAINS, Gone, Roster, life
 from holdfast.drivers.kubernetes.shipped_code import ShippedCode
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply, whenever
 from holdfast.drivers.kubernetes.talk import say

@@ -19,8 +19,9 @@ from holdfast.drivers.kubernetes.cluster import ApiError, Cluster, InvalidError
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.consequences import resized
 from holdfast.drivers.kubernetes.manifests.groups import groups
+from holdfast.drivers.kubernetes.manifests.names import ROLE
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
-from holdfast.drivers.kubernetes.roster import ROLE, SPARE, Roster
+from holdfast.drivers.kubernetes.roster import SPARE, Roster
 from holdfast.drivers.kubernetes.supply import whenever
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.spec.cluster import Engine

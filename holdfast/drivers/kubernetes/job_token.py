@@ -16,7 +16,7 @@ from holdfast.drivers.kubernetes.cluster import (
     ConflictError,
     NotFoundError,
 )
-from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY, token_name
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.talk import Complaint, say
 from holdfast.errors import Error
@@ -66,7 +66,7 @@ async def _made_again(cluster: Cluster, job: str, owner: Body, token: str) -> No
 
 
 async def _read(cluster: Cluster, job: str) -> str:
-    body = await cluster.get(SECRETS, f"{job}-token")
+    body = await cluster.get(SECRETS, token_name(job))
     told = base64.b64decode((body.get("data") or {}).get("token", ""))
     if token := told.decode("ascii", "ignore"):
         return token
@@ -85,7 +85,7 @@ async def _make(cluster: Cluster, job: str, owner: Body, token: str) -> None:
         "apiVersion": SECRETS.api,
         "kind": SECRETS.kind,
         "metadata": {
-            "name": f"{job}-token",
+            "name": token_name(job),
             "namespace": cluster.namespace,
             "labels": {JOB: job, MANAGED_BY: "holdfast"},
             "ownerReferences": [owner],

@@ -6,10 +6,9 @@ makes one event. Nothing depends on them: one that cannot be posted is left out.
 
 import hashlib
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import NamedTuple
 
-from holdfast.drivers.kubernetes.cluster import EVENTS, ApiError, Cluster, Kind
+from holdfast.drivers.kubernetes.cluster import EVENTS, ApiError, Cluster, Kind, timestamp
 from holdfast.drivers.kubernetes.manifests.request import Body
 
 MESSAGE_MAX = 1000  # Kubernetes takes 1,024 characters
@@ -39,7 +38,7 @@ def _event(kind: Kind, body: Body, event: Said, by: str, now: float) -> Body:
     meta = body["metadata"]
     text = f"{meta['uid']} {event} {meta['resourceVersion']}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = timestamp(now)
     return {
         "apiVersion": EVENTS.api,
         "kind": EVENTS.kind,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from holdfast.drivers.kubernetes.manifests.names import ROLE
 from holdfast.drivers.kubernetes.pods import (
     Pod,
     ended_before,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 SPARE, LAUNCHER = "spare", "launcher"
 TRAINS = frozenset(("node", SPARE))
-ROLE = "holdfast.dev/role"
 GONE_KEPT = 4096  # pods that are remembered: far more than go while one is made
 CLOSING = "closing"  # phase of a job whose nodes end by themselves
 LINGERING_MIN = 8  # so many pods on their way out keep no job, however small, from new ones

@@ -33,7 +33,7 @@ from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.jobset_priorities import impossible
 from holdfast.drivers.kubernetes.kept_logs import logs_name
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
-from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, SCALE, STOP, UPDATE
+from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, SCALE, STOP, UPDATE, token_name
 from holdfast.drivers.kubernetes.manifests.render import render
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
@@ -243,7 +243,7 @@ def made_by_controller(job: str) -> list[tuple[Kind, str]]:
     maps = (record_name(job), journal_name(job), logs_name(job), stacks_name(job))
     return [
         *((CONFIG_MAPS, name) for name in maps),
-        (SECRETS, f"{job}-token"),
+        (SECRETS, token_name(job)),
         (LEASES, f"{job}-controller"),
     ]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.drivers.kubernetes import cluster as known
 from holdfast.drivers.kubernetes.cluster import Cluster, DeniedError, Kind, NotFoundError
-from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.names import JOB, token_name
 from holdfast.drivers.kubernetes.manifests.support.access import machine_role
 
 POLL_S = 0.5
@@ -142,7 +142,7 @@ async def _delete_all(cluster: Cluster, kind: Kind, job: str) -> list[str]:
 
 def _by_name(namespace: str, job: str) -> Iterable[tuple[Kind, str]]:
     """Objects of the cluster have the namespace in their name: a label would not tell it."""
-    yield known.SECRETS, f"{job}-token"
+    yield known.SECRETS, token_name(job)
     yield known.LEASES, f"{job}-controller"
     for kind in (known.CLUSTER_BINDINGS, known.CLUSTER_ROLES):
         yield kind, machine_role(namespace, f"{job}-controller")

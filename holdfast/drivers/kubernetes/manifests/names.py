@@ -26,6 +26,11 @@ UPDATE_PARTS = 24  # ConfigMaps NAME-update-1 and so on, with the code of update
 LONGEST = 63  # characters of a DNS label, and so of a pod's host name
 
 
+def token_name(job: str) -> str:
+    """Name of the Secret with the job's token."""
+    return f"{job}-token"
+
+
 def update_parts(job: str) -> list[str]:
     """Names of the ConfigMaps that the code of updates may take."""
     return [f"{job}-update-{number}" for number in range(1, UPDATE_PARTS + 1)]

@@ -12,6 +12,7 @@ from fractions import Fraction
 from importlib.resources import files
 
 from holdfast.drivers.kubernetes.manifests import security
+from holdfast.drivers.kubernetes.manifests.names import token_name
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec import Job
@@ -88,7 +89,7 @@ def _add_job(found: Mounted, request: Request) -> None:
     """The job file, the token that the controller makes (pods wait until it is there), and a place
     for the agent."""
     found.add("job", JOB, {"configMap": {"name": f"{request.name}-job"}}, read_only=True)
-    token = {"secretName": f"{request.name}-token", "defaultMode": SECRET_MODE}
+    token = {"secretName": token_name(request.name), "defaultMode": SECRET_MODE}
     found.add("token", TOKEN, {"secret": token}, read_only=True)
     found.add("holdfast", HOME, {"emptyDir": {}})
 

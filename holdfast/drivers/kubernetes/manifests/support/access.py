@@ -11,6 +11,7 @@ from holdfast.drivers.kubernetes.manifests.names import (
     JOURNAL_SHARDS,
     RECORD_SHARDS,
     metadata,
+    token_name,
     update_parts,
 )
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
@@ -82,7 +83,7 @@ def controller_rules(request: Request) -> list[Body]:
         _rule("", ["pods/eviction"], ["create"]),
         _rule("", ["pods/log"], ["get"]),
         _rule("", ["secrets"], ["create"]),
-        _rule("", ["secrets"], ["get"], [f"{request.name}-token"]),
+        _rule("", ["secrets"], ["get"], [token_name(request.name)]),
         _rule("", ["events"], ["create", "patch"]),
         _rule("", ["configmaps"], ["create"]),
         _rule("", ["configmaps"], ["get", "patch"], [f"{request.name}-{x}" for x in OWN_MAPS]),
